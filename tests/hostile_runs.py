@@ -11,7 +11,8 @@ import zstandard
 from answers import write
 from rolltrace.store.compression import seek_table
 from rolltrace.store.create import create_run
-from rolltrace.trace.codec import add_checksum
+from rolltrace.store.ledger import Ledger, encode_ledger
+from rolltrace.trace.codec import add_checksum, utc_now
 from segments import edit_run_info, rollout_line
 
 GOOD = 3
@@ -60,6 +61,7 @@ def hostile_cases(size: Size) -> dict[str, Callable[[Path], None]]:
         "line nested 10,000 deep": lambda run: _nested_line(run, 10_000),
         "line nested 500 deep": lambda run: _nested_line(run, 500),
         f"{size.segments:,} small segments": lambda run: _many_segments(run, size.segments),
+        f"{size.segments:,} ledgers, each continuing the last": lambda run: _many_ledgers(run, size.segments),
         "links in circles": _links,
         "pipes": _pipes,
     }
@@ -102,6 +104,14 @@ def _nested_line(run: Path, depth: int) -> None:
 def _many_segments(run: Path, count: int) -> None:
     for number in range(count):
         (run / "rollouts" / f"{number:032x}-000000.jsonl").write_bytes(rollout_line(f"r{number}", index=number))
+
+
+def _many_ledgers(run: Path, count: int) -> None:
+    for number in range(count):
+        name = f"{number:012x}{0:020x}"
+        before = (f"{number - 1:012x}{0:020x}",) if number else ()
+        line = encode_ledger(Ledger(run="run", session=name, written_at=utc_now(), continues=before))
+        (run / "ledger" / f"{name}.jsonl").write_bytes(line)
 
 
 def _links(run: Path) -> None:

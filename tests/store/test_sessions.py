@@ -166,3 +166,33 @@ def test_equal_fingerprints_mean_equal_order(drawn, data):
         assert states[0][1] == states[1][1]
     if states[0][1] != states[1][1]:
         assert states[0][0] != states[1][0]
+
+
+@given(LEDGERS)
+def test_superseded_and_continued_sessions_are_those_of_the_rule(drawn):
+    """They are found without comparing each session with each other one."""
+    names = [name_at(start, number) for number, (start, _, _) in enumerate(drawn)]
+    sessions = Sessions(
+        session(
+            start, start + length, continues and tuple(names[one % len(names)] for one in continues), number,
+            job=names[start % len(names)] if length == 6 else "",
+        )
+        for number, (start, length, continues) in enumerate(drawn)
+    )  # fmt: skip
+    assert sessions.superseded_by_any == {
+        one for one in names if any(sessions.supersedes(other, one) for other in names)
+    }
+    stated = [(one, earlier) for one in names for earlier in sessions._stated_by(one)]
+    assert sessions.continued == {earlier for one, earlier in stated if one not in sessions._stated_by(earlier)}
+
+
+@pytest.mark.parametrize("states", [True, False])
+def test_many_sessions_take_linear_time(states):
+    """A run of thousands of ledgers answers soon, whether each states what it continues or not."""
+    ledgers = [
+        session(2 * start, 2 * start + 1, ((name_at(2 * start - 2),) if start else ()) if states else None)
+        for start in range(20_000)
+    ]
+    sessions = Sessions(ledgers)
+    assert len(sessions.superseded_by_any) == 19_999
+    assert len(sessions.continued) == (19_999 if states else 0)

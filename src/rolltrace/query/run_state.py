@@ -88,10 +88,8 @@ def died_sessions(ledgers: Collection[Ledger], now: datetime | None = None) -> l
     died = [ledger for ledger in ledgers if session_state(ledger, now) is SessionState.DIED]
     if not died:
         return []
-    sessions = Sessions(ledgers)
-    return [
-        ledger for ledger in died if not any(sessions.supersedes(other.session, ledger.session) for other in ledgers)
-    ]
+    superseded = Sessions(ledgers).superseded_by_any
+    return [ledger for ledger in died if ledger.session not in superseded]
 
 
 def needs_count(ledgers: Collection[Ledger], planned: int | None) -> bool:

@@ -202,7 +202,9 @@ class Cursor:
         """Each line with its bytes, which are empty if it is torn or damaged. Ends early where damage prevails."""
         damage_left = MAX_DAMAGED_LINES
         for line in lines:
-            data = b"" if line.error == TORN else self._validate(line, segment, shown)
+            data = line.data
+            if not data or line_error(data) is not None:
+                data = b"" if line.error == TORN else self._read_or_report(line, segment, shown)
             yield line, data
             damage_left += 1 if data else -1
             if damage_left < 0:
@@ -213,8 +215,8 @@ class Cursor:
                 yield Line(line.end, segment.size, b"", message), b""
                 return
 
-    def _validate(self, line: Line, segment: SegmentReader, shown: str) -> bytes:
-        """The bytes of a line; empty, and reported, if it is damaged."""
+    def _read_or_report(self, line: Line, segment: SegmentReader, shown: str) -> bytes:
+        """The bytes of a long line; empty, and reported, if a line is damaged."""
         kind, message = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED, line.error
         data = line.data
         try:

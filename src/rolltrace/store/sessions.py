@@ -5,6 +5,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import NamedTuple
 
 from rolltrace.store.ledger import Ledger
@@ -80,8 +81,36 @@ class Sessions:
     @property
     def continued(self) -> frozenset[str]:
         """The sessions that another one states to continue, directly or not. They have ended, closed or not."""
+        if self._is_ordered:
+            return self._directly_continued
         stated = ((one, earlier) for one in self._known for earlier in self._stated_by(one))
         return frozenset(earlier for one, earlier in stated if one not in self._stated_by(earlier))
+
+    @cached_property
+    def superseded_by_any(self) -> frozenset[str]:
+        """The sessions that any other one supersedes."""
+        if not self._is_ordered:
+            return frozenset(self.superseded(self._known))
+        # No session supersedes one that supersedes it, so the latest of those that state nothing decides by time.
+        latest = max(
+            ((self._start[one.job], one.job) for one in self._known.values() if one.continues is None), default=None
+        )
+        by_time = set() if latest is None else {one for one in self._known if self._is_before(one, latest)}
+        return frozenset(self._known.keys() & self._directly_continued | by_time)
+
+    @cached_property
+    def _directly_continued(self) -> frozenset[str]:
+        return frozenset(name for one in self._known.values() for name in self._named(one))
+
+    @cached_property
+    def _is_ordered(self) -> bool:
+        """Whether each session continues only sessions of jobs that started before its own."""
+        return all(
+            (self._start[self._known[name].job], self._known[name].job) < (self._start[one.job], one.job)
+            for one in self._known.values()
+            for name in self._named(one)
+            if name in self._known
+        )
 
     def supersedes(self, later: str, earlier: str) -> bool:
         """Whether a rollout that `later` recorded replaces one of the same slot that `earlier` recorded."""

@@ -9,7 +9,7 @@ from rolltrace.check.audit import Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun
 from rolltrace.query.run_state import RunState, continued_sessions, died_sessions, planned_episodes, session_state
 from rolltrace.query.run_totals import query_totals
-from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, SegmentName, ledger_name
 from rolltrace.store.ledger import Ledger
 
 _FIRST_LEDGER_SECONDS = 5.0
@@ -151,20 +151,23 @@ def interrupted_run(run: AuditedRun) -> Iterator[Finding]:
 def missing_ledgers(run: AuditedRun) -> Iterator[Finding]:
     """Every session that wrote something has a ledger."""
     counted = run.rollouts_by_session + run.scores_by_session
-    for session in sorted(counted.keys() - run.ledgers.keys()):
-        file = f"{LEDGER}/{ledger_name(session, 0)}"
-        if not _has_just_started(run, session):
+    without = sorted(counted.keys() - run.ledgers.keys())
+    written_at = _last_writes(run) if without else {}
+    for session in without:
+        # The first ledger of a session that wrote lately may still be due.
+        if time.time() - written_at.get(session, 0.0) >= _FIRST_LEDGER_SECONDS:
+            file = f"{LEDGER}/{ledger_name(session, 0)}"
             yield Finding(f"{counted[session]} records of a session without a ledger", session=session, file=file)
 
 
-def _has_just_started(run: AuditedRun, session: str) -> bool:
-    """Whether the session wrote so lately that its first ledger may still be due."""
-    newest = 0.0
+def _last_writes(run: AuditedRun) -> dict[str, float]:
+    """By session, when one of its segments was last written to."""
+    newest: dict[str, float] = {}
     for folder in (ROLLOUTS, SCORES):
         for entry in run.entries(folder) or ():
-            if entry.name.startswith(f"{session}-"):
-                newest = max(newest, entry.modified_at)
-    return time.time() - newest < _FIRST_LEDGER_SECONDS
+            if (name := SegmentName.parse(entry.name)) is not None:
+                newest[name.session] = max(newest.get(name.session, 0.0), entry.modified_at)
+    return newest
 
 
 def _finding(ledger: Ledger, message: str, **data: int | str) -> Finding:
