@@ -25,7 +25,7 @@ import sys, rolltrace
 with rolltrace.open_run(sys.argv[1]) as run:
     print(sum(1 for _ in run.rollouts()), run.sql("select count(*) from steps").fetchall(), len(run.problems))
 """
-PAGES = ("run", "rollouts", "outcomes", "facets", "findings")
+PAGES = ("run", "rollouts", "outcomes", "findings")
 
 
 @pytest.mark.parametrize("case", hostile_cases(SMALL))
