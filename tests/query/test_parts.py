@@ -1,9 +1,14 @@
 """Parts: every value of a record is in its column, whichever process made the part."""
 
+import contextlib
 import json
 import math
 import os
+import random
+import shutil
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta, timezone
 
@@ -16,6 +21,7 @@ from answers import score, write
 from examples import examples
 from rolltrace.query import part_processes, part_writer, run_tables
 from rolltrace.query.arrow_columns import ArrowTable
+from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
@@ -176,3 +182,48 @@ def test_escaped_surrogates(path, monkeypatch):
         rows = run.sql("""select "index", env_args ->> 'k' from rollouts order by 1""").fetchall()
         assert rows == [(0, "MARK0"), (1, "\N{GRINNING FACE}1"), (3, "MARK3")]
         assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
+
+
+READER = """
+import sys
+from rolltrace.query import part_processes, run_tables
+part_processes.BATCH_BYTES, run_tables.MIN_CACHED_BYTES = 9000, 1
+from rolltrace.query.compact import compact
+from rolltrace.query.run import open_run
+print("ready", flush=True)
+if sys.argv[2] == "compact":
+    compact(sys.argv[1])
+else:
+    with open_run(sys.argv[1]) as run:
+        run.sql("select count(*) from messages").fetchall()
+"""
+
+
+def kill_readers(path, rng):
+    """Start two readers and a compaction, and kill each at a random moment."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", READER, str(path), action], stdout=subprocess.PIPE)
+        for action in ("read", "read", "compact")
+    ]
+    for process in started:
+        process.stdout.readline()
+    for process in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, 0.7))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_readers_that_are_killed_leave_nothing_wrong(long_run, rounds):
+    """Whenever processes that make parts are killed, what they leave is not believed, or right."""
+    everything = answers(long_run)[0]
+    rng = random.Random(rounds)
+    for _ in range(rounds):
+        kill_readers(long_run, rng)
+        assert answers(long_run)[0] == everything
+        if rng.random() < 0.3:
+            shutil.rmtree(long_run / "cache", ignore_errors=True)
+    compact(long_run)
+    assert answers(long_run)[0] == everything
