@@ -78,6 +78,15 @@ def test_numbers_are_those_of_the_files(runs):
     assert (second.rollouts, second.groups, second.envs, second.mean_reward) == (0, 0, (), None)
 
 
+def test_rewards_beyond_all_numbers(tmp_path):
+    """A mean that overflows is infinite, and no error."""
+    with create_run(tmp_path / "run") as writer:
+        for index in range(3):
+            play(writer, index=index, reward=1.7e308, iteration=2**70)
+    [run] = list_runs(tmp_path).runs
+    assert (run.rollouts, run.mean_reward) == (3, float("inf"))
+
+
 def test_only_the_newest_are_looked_into(runs, file_reads):
     """With a limit, the others are counted and not read."""
     found = list_runs(runs, limit=1)

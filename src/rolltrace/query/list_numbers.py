@@ -139,7 +139,7 @@ def _curve_of(run: SmallRun) -> Curve:
         reward = run.rewards[head.id]
         if reward is not None and math.isfinite(reward):
             rewards.setdefault(head.iteration, []).append(float(reward))
-    return [(iteration, len(some), math.fsum(some) / len(some)) for iteration, some in rewards.items()]
+    return [(iteration, len(some), sum(some) / len(some)) for iteration, some in rewards.items()]
 
 
 def sparkline(curve: Curve) -> tuple[float | None, ...]:
