@@ -133,6 +133,7 @@ def connect(private: Path, limits: EngineLimits) -> "duckdb.DuckDBPyConnection":
             "python_scan_all_frames": "false",
         },
     )
+    connection.execute("set enable_progress_bar = false")
     connection.execute("set global TimeZone = 'UTC'")  # the time zone of the tables
     _connections.add(connection)
     return connection

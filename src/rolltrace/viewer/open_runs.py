@@ -38,8 +38,8 @@ _RECHECK_SECONDS = 20.0
 MAX_WEIGHT = 8
 """How many runs may be open at once; a large one counts as four."""
 _LARGE_WEIGHT = 4
-_MEMORY = "320MB"
-"""The memory limit of the statements about one run."""
+_MEMORY = "640MB"
+"""The memory limit of one run: half is for making its tables, of which one line may have 80 MB or more."""
 _ADD_SECONDS = 0.5
 """How often what processes have read is added to the tables of a run that was just opened."""
 _THREADS = min(4, os.cpu_count() or 1)
