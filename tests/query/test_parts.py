@@ -227,3 +227,19 @@ def test_readers_that_are_killed_leave_nothing_wrong(long_run, rounds):
             shutil.rmtree(long_run / "cache", ignore_errors=True)
     compact(long_run)
     assert answers(long_run)[0] == everything
+
+
+def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch, tmp_path):
+    """Of what another process was making it reads nothing itself, and when it is closed, others go on."""
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    path = long_run / "cache" / ".rollouts.lock"
+    other = part_processes.FileLock(path)
+    assert other.acquire()
+    waiting = part_processes.PartProcesses(long_run, "rollouts", tmp_path, is_partial=True)
+    assert not waiting.start({})
+    other.release()
+    assert not waiting.start({}), "the caller looks once more for parts of the other process"
+    assert waiting.pending
+    waiting.close()
+    assert other.acquire()
+    other.release()

@@ -19,7 +19,7 @@ from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import refuse_link, stat_files
-from rolltrace.store.segment_reader import SegmentEntry, scan_segments
+from rolltrace.store.segment_reader import existing_segments
 
 if TYPE_CHECKING:
     import duckdb
@@ -67,7 +67,7 @@ def closed_segments(reader: RunReader) -> list[Path]:
     ledgers = reader.ledgers()
     closed = []
     for folder in (ROLLOUTS, SCORES):
-        entries = [entry for entry in _segments(reader.path / folder) if entry.name is not None]
+        entries = [entry for entry in existing_segments(reader.path / folder) if entry.name is not None]
         last = {entry.name.session: entry.name.sequence for entry in entries if entry.name}  # they are in order
         closed += [
             entry.path
@@ -76,13 +76,6 @@ def closed_segments(reader: RunReader) -> list[Path]:
             if ledgers[entry.name.session].closed or entry.name.sequence < last[entry.name.session]
         ]
     return closed
-
-
-def _segments(folder: Path) -> list[SegmentEntry]:
-    try:
-        return scan_segments(folder)
-    except OSError:
-        return []
 
 
 def _size(part: Part) -> int:
@@ -137,7 +130,7 @@ class _Compactor:
         return self._run.publish(merged)
 
     def _create_rewards(self) -> str | None:
-        """Create a table of the rewards from scores; None if there are none."""
+        """Create a table of the rewards from scores, and return its name; None if no score is a reward."""
         scores = [part for part in self._run.table_parts("scores") if part.info.stats.rewards]
         if not scores:
             return None

@@ -21,7 +21,7 @@ from rolltrace.store.layout import CACHE
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import refuse_link
-from rolltrace.store.segment_reader import SegmentEntry, scan_segments
+from rolltrace.store.segment_reader import SegmentEntry, existing_segments
 
 _COMPRESSION = 4
 """About how many times smaller a compressed segment is."""
@@ -78,9 +78,8 @@ class PartProcesses:
                 self._lock.release()
             return True
         waited, self._waits = self._waits, not self._lock.acquire()
-        if self._waits:
-            self.pending = {file: length for batch in batches for file, length in batch.items()}
         if waited or self._waits:
+            self.pending = {file: length for batch in batches for file, length in batch.items()}
             return False
         if self._pool is None:
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
@@ -91,7 +90,7 @@ class PartProcesses:
             self._batches[call] = batch
             self._tried |= batch.keys()
             self.pending |= batch
-        if self._is_partial:  # nobody may ever ask for what is made
+        if self._is_partial:  # the caller may never ask for the parts
             for call in self._batches:
                 call.add_done_callback(self._release_if_done)
         return True
@@ -106,11 +105,7 @@ class PartProcesses:
         self._tried = set(self.pending)
 
     def _unread(self, covered: dict[str, int]) -> list[dict[str, int]]:
-        try:
-            entries = scan_segments(self._run / self._folder)
-        except OSError:
-            return []
-        return _batches(self._folder, entries, {*covered, *self._tried})
+        return _batches(self._folder, existing_segments(self._run / self._folder), {*covered, *self._tried})
 
     def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltPart]:
         """What was made since the last call; with `waits`, until everything is made."""
@@ -135,7 +130,7 @@ class PartProcesses:
         if self._pool is not None:
             self._pool.kill()
             self._pool = None
-            self._lock.release()
+        self._lock.release()
 
 
 class FileLock:

@@ -35,7 +35,7 @@ from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.segment_reader import SegmentEntry, scan_segments
+from rolltrace.store.segment_reader import existing_segments
 
 if TYPE_CHECKING:
     import duckdb
@@ -102,10 +102,8 @@ class RunTables:
         for folder in sorted({FOLDER_OF[table] for table in stored}):
             is_new = folder not in self.parts
             if is_new:
-                self._start(
-                    folder,
-                    [part for part in find_parts(self.run, self._run_id, folder) if part.path not in self._damaged],
-                )
+                found = find_parts(self.run, self._run_id, folder)
+                self._start(folder, [part for part in found if part.path not in self._damaged])
             self._drop(self._damaged_parts(folder, [table for table in stored if FOLDER_OF[table] == folder]))
             if is_new or reads:
                 self._read(folder, deadline)
@@ -119,7 +117,7 @@ class RunTables:
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
         if not pending:
             return 1.0
-        total = sum(estimated_length(entry) for folder in TABLES_OF for entry in _segments(self.run / folder))
+        total = sum(estimated_length(entry) for folder in TABLES_OF for entry in existing_segments(self.run / folder))
         return max(0.0, 1.0 - pending / max(total, 1))
 
     def close(self) -> None:
@@ -322,12 +320,5 @@ def _joined_ranges(parts: Iterable[Part]) -> Ranges:
 
 def segment_sizes(run: Path, folder: str) -> dict[str, int]:
     """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
-    entries = _segments(run / folder)
+    entries = existing_segments(run / folder)
     return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in entries}
-
-
-def _segments(folder: Path) -> list[SegmentEntry]:
-    try:
-        return scan_segments(folder)
-    except OSError:
-        return []

@@ -176,6 +176,14 @@ def scan_segments(folder: Path) -> list[SegmentEntry]:
     return [entry for entry in entries if entry is not None]
 
 
+def existing_segments(folder: Path) -> list[SegmentEntry]:
+    """The same; an empty list if the folder cannot be listed."""
+    try:
+        return scan_segments(folder)
+    except OSError:
+        return []
+
+
 def _entry(folder: Path, stem: str) -> SegmentEntry | None:
     for suffix in (PLAIN_SUFFIX, COMPRESSED_SUFFIX):
         path = folder / f"{stem}{suffix}"
