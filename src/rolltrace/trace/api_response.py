@@ -27,7 +27,7 @@ class ApiResponse(NamedTuple):
 def unpack_response(response: Any) -> ApiResponse | None:
     """The parts of a chat completion, a text completion, one choice, or a response of the Responses API.
 
-    None if the value is none of these, such as a message. Raises `InputError` for several choices.
+    None for any other value, such as a message. Raises `InputError` for several choices.
     """
     if isinstance(response, str | Message) or (isinstance(response, Mapping) and "role" in response):
         return None

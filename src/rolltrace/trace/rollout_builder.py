@@ -16,13 +16,14 @@ from rolltrace.secret_redaction import redact_mapping
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import add_checksum, decode_rollout, to_wire, wire_value
-from rolltrace.trace.coerce import coerce_field, coerce_record, coerce_time, is_encodable_header, plain_types
+from rolltrace.trace.coerce import coerce_field, coerce_record, coerce_time
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.field_types import Range, record_fields
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import json_number
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.message_table import MessageTable
+from rolltrace.trace.plain_values import is_encodable_header, plain_types
 from rolltrace.trace.quote import TextSource
 from rolltrace.trace.quote_search import add_quotes
 from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Outcome, Rollout

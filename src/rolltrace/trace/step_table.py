@@ -15,7 +15,6 @@ from rolltrace.trace.coerce import (
     coerce_field,
     coerce_record,
     coerce_tokens,
-    is_encodable_sampling,
     is_valid_usage,
     matching_char_lengths,
     with_non_numeric,
@@ -25,6 +24,7 @@ from rolltrace.trace.field_types import FieldKind, Range, record_fields
 from rolltrace.trace.freeform import Note, is_flat, to_json_mapping
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT
 from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.plain_values import is_encodable_sampling
 from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.stop_reasons import Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
