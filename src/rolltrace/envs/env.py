@@ -160,7 +160,8 @@ class EnvGroupBuilder(ABC):
     async def grade_group(self, rollouts: Sequence[Rollout]) -> Grades:
         """Grades by rollout id, which are added to the rewards; by default those of `group_grader`.
 
-        The rollouts include failed ones, which need no grade. An exception instead of a grade says why there is none.
+        The rollouts include failed ones, which need no grade. An exception in place of a grade
+        is recorded as the reason why that rollout has no grade.
         """
         if self.group_grader is None:
             raise EnvError(f"{type(self).__name__} does not grade groups.")

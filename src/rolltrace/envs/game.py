@@ -76,9 +76,9 @@ class Move(msgspec.Struct, frozen=True):
 class GameTable:
     """One game and its seats, each of which is an env. A seat waits until it is its turn.
 
-    With `play_as` only that seat is an env. The policy of the role `seatN`, such as `seat2`, plays each other seat,
-    or that of the role `opponent` if there is none. They are called while the env waits for its turn, each with its
-    own conversation, and their replies are recorded with the rollout.
+    With `play_as` only that seat is an env. Each other seat is played by the policy of the role `seatN`, such as
+    `seat2`, or by that of the role `opponent` if no policy has that role. They are called while
+    the env waits for its turn, each with its own conversation, and their replies are recorded with the rollout.
     """
 
     def __init__(

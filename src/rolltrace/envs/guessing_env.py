@@ -69,7 +69,7 @@ def check_max_turns(max_turns: int) -> None:
 
 
 def last_guess(text: str) -> str | None:
-    """The text after the last `Guess:` at the start of a line, without Markdown markup; None if there is none."""
+    """The text after the last `Guess:` at the start of a line, without Markdown markup; None if no line starts so."""
     guess = None
     for match in _GUESS_LINE.finditer(text):
         guess = match[1].strip(" \t*_`") or guess

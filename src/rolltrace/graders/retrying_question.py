@@ -98,7 +98,7 @@ class RetryingQuestion(Generic[ReplyValue]):
             await self.ask()
 
     def result(self, expected: str) -> ReplyValue:
-        """The parsed value. Raises `GraderError` if there is none."""
+        """The parsed value. Raises `GraderError` if no reply could be parsed."""
         if not isinstance(self.outcome, GraderError | PolicyError):
             return self.outcome
         tries = "1 try" if self.attempts == 1 else f"{self.attempts} tries"

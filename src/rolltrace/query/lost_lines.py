@@ -77,7 +77,7 @@ class RepeatedLines:
         self._new_path = new_path
         self._known: set[Path] = set()
         self.parts: list[ParquetPart] = []
-        """The table of these lines: id, _file and _offset; empty if there are none."""
+        """The table of these lines, with id, _file and _offset; an empty list if no line repeats another."""
         self.files: dict[str, tuple[int, int]] = {}
         """By file, how many of its lines they are, and the first offset."""
 

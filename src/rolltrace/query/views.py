@@ -164,7 +164,7 @@ def _changed_groups(
 def _create_lates(
     connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], scores: Sequence[ParquetPart]
 ) -> list[str | None]:
-    """For each part, a table of the rewards from scores that are newer than the part; None if there are none."""
+    """For each part, a table of the rewards from scores that are newer than the part; None if no such score exists."""
     rewards = [score for score in scores if score.info.stats.rewards]
     lates = [
         tuple(score.path for score in rewards if not _is_within(score, part.info.scores_covered)) for part in parts
