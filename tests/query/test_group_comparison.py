@@ -538,28 +538,28 @@ def test_withheld_texts_differ_as_wholes(opened, path):
     assert {one.differs.character for one in found.members if one.differs is not None} == {0}
 
 
-def test_damage_costs_only_what_it_held(opened, path):
-    """A line that was damaged after its table was made is missing, and the others are compared."""
+def damaged_run(opened, path, old, new):
+    """An open run of three members, whose file was damaged after its tables were made."""
     with create_run(path) as writer:
         for index in range(3):
             member(writer, index, f"answer {index}", float(index))
     run = opened(path)
     assert len(compare_group(run, KEY).members) == 3
     [segment] = (path / "rollouts").iterdir()
-    segment.write_bytes(segment.read_bytes().replace(b"answer 1", b"answer\x001"))
+    segment.write_bytes(segment.read_bytes().replace(old, new))
+    return run
+
+
+def test_damage_costs_only_what_it_held(opened, path):
+    """A line that was damaged after its table was made is missing, and the others are compared."""
+    run = damaged_run(opened, path, b"answer 1", b"answer\x001")
     found = compare_group(run, KEY)
     assert [one.index for one in found.members] == [2, 0]
 
 
 def test_a_group_without_a_readable_member(opened, path):
     """If every line is damaged, the comparison has no members, says how many are missing, and raises nothing."""
-    with create_run(path) as writer:
-        for index in range(3):
-            member(writer, index, f"answer {index}", float(index))
-    run = opened(path)
-    assert len(compare_group(run, KEY).members) == 3
-    [segment] = (path / "rollouts").iterdir()
-    segment.write_bytes(segment.read_bytes().replace(b"answer", b"answe\x00"))
+    run = damaged_run(opened, path, b"answer", b"answe\x00")
     found = compare_group(run, KEY)
     assert (found.members, found.unreadable, found.omitted) == ((), 3, 0)
     assert len(run.problems) == 3
