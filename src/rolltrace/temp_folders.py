@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import shutil
-import sqlite3
 import stat
 import tempfile
 import time
@@ -19,7 +18,6 @@ _LOCK = "lock"
 _TRIES = 10
 _EMPTY_SECONDS = 3600.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-_FULL_IN_SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _held: dict[Path, int] = {}
 """For each folder, the descriptor of its lock. The system releases the lock when the process dies."""
 _cleaned: set[str] = set()
@@ -76,10 +74,6 @@ def explain_full_disk() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in _FULL:
-            raise
-        raise temp_folder_error(error) from error
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _FULL_IN_SQLITE:
             raise
         raise temp_folder_error(error) from error
 

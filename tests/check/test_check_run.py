@@ -68,16 +68,18 @@ def test_an_audit_may_remember(run):
         assert finding.message == "5 rollouts"
 
 
-def test_an_audit_may_ask_the_catalogue(run):
-    """An audit over the run can ask SQL about all records that were read."""
+def test_an_audit_may_ask_about_the_lines(run):
+    """An audit over the run can ask SQL about every line that was read, and its place."""
 
     @audit(Severity.INFO, "Counts.")
     def per_group(run):
-        for row in run.records.rows('select "group", count(*) as n from rollouts group by 1 order by 1'):
-            yield Finding(f"{row['group']}: {row['n']}")
+        question = 'select "group", count(*) as n, min("offset") as first from rollouts group by 1 order by 1'
+        for row in run.rows(question):
+            yield Finding(f"{row['group']}: {row['n']}", offset=row["first"])
 
     findings = found(check_run(run.path, add=[per_group]))["per_group"].findings
     assert [finding.message for finding in findings] == ["a: 2", "b: 2", "c: 1"]
+    assert findings[2].offset == sum(map(len, run.lines(run.rollouts)[:4]))
 
 
 def test_an_audit_may_ask_the_tables(run):

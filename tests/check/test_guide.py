@@ -5,8 +5,6 @@ import shutil
 from pathlib import Path
 
 from rolltrace.check.audit_registry import built_in_audits
-from rolltrace.check.record_index import RecordIndex
-from rolltrace.query.table_schema import STORED_COLUMNS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "check-run.md"
 
@@ -22,17 +20,6 @@ def test_the_code_of_the_guide_runs(sound_run, tmp_path, monkeypatch, capsys):
     assert names["report"].ok
     assert [result.audit for result in names["report"].results[-2:]] == ["no_digit", "no_signal"]
     assert all(result.error is None for result in names["report"].results)
-
-
-def test_the_columns_of_the_catalogue_are_in_the_guide():
-    """The guide has each table with its columns, and what SQL has is called as there."""
-    catalogue = RecordIndex()
-    for table in ("rollouts", "scores", "blobs"):
-        columns = [row["name"] for row in catalogue.rows(f"select name from pragma_table_info('{table}')")]
-        assert f"| `{table}` | {', '.join(f'`{name}`' for name in columns)} |" in GUIDE.read_text()
-        own = {"file", "offset", "file_session", "reward_so_far"}
-        assert table == "blobs" or set(columns) - own <= STORED_COLUMNS[table].keys()
-    catalogue.close()
 
 
 def test_every_audit_is_in_the_guide():

@@ -70,7 +70,7 @@ def test_pipe_for_an_index(run):
     """An index that is no file is passed over, and left where it is."""
     pipe = instead(run / "cache" / "ids-0123456789abcdef0123456789abcdef.index")
     [rollout] = RunReader(run).rollouts()
-    # In a process of its own: a signal does not reach one that waits inside SQLite.
+    # In a process of its own: a signal does not reach one that waits inside a library.
     program = (
         "import sys; from rolltrace.store.reader import RunReader; print(RunReader(sys.argv[1]).get(sys.argv[2]).id)"
     )

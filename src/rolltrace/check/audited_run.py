@@ -1,29 +1,39 @@
-"""The run that is checked: its files, its records in one pass, and an index of them."""
+"""The run that is checked: its files, its records in one pass, and its tables."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from rolltrace.check.record_index import RecordIndex, session_of_file
-from rolltrace.query.run import Run, open_run
+from rolltrace.check.audit import Finding
+from rolltrace.query.address import address
+from rolltrace.query.run import Run
+from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.cursor import Cursor, LineLocation, decode_lines
-from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo, strip_extension
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo, SegmentName, strip_extension
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sessions import Sessions
 from rolltrace.trace.codec import decode_rollout, decode_stored_score
+from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import GroupKey, Score
 
 AnyRecord = TypeVar("AnyRecord")
+Row = dict[str, Any]
 
-_DISTINCT = "select file_session, count(distinct id) as n from {} group by file_session"
+_LINES = """
+    with rollouts as (select *, _file as file, _offset as offset from _everything {0}),
+    scores as (select *, _file as file, _offset as offset from _score_places {0})
+    {1}
+"""
+_MAX_QUOTES = 10_000
+"""How many quoted rollouts are looked up at once."""
 
 
 class FolderEntry(msgspec.Struct, frozen=True):
@@ -54,14 +64,20 @@ class AuditedRun:
         self.info: RunInfo = self.reader.info
         self.ledgers: dict[str, Ledger] = self.reader.ledgers()
         """The last ledger of each session."""
-        self.records = RecordIndex()
-        """The records that were read, as SQLite tables."""
+        self.blobs: dict[str, str] = {}
+        """By name of a blob, the first rollout that refers to it."""
         self.newer_records: Counter[str] = Counter()
         """By file, how many records are of a newer version of the format."""
         self.rollouts_by_session: Counter[str] = Counter()
         """How many rollouts were read from the files of each session."""
         self.scores_by_session: Counter[str] = Counter()
+        self.recorded_by_forks: Counter[str] = Counter()
+        """How many rollouts of each session are in the files of another, which was forked from it."""
+        self.sessions: set[str] = set()
+        """The sessions of the rollouts that were read."""
         self._errors = ReadErrors()
+        self._quotes: dict[str, list[Finding]] = {}
+        self._looked_up = 0
         for error in self.reader.read_errors:
             self._report(error)
         for _ in self._records(LEDGER, decode_ledger):  # only here is every line read, and its damage reported
@@ -69,17 +85,25 @@ class AuditedRun:
 
     @cached_property
     def tables(self) -> Run:
-        """The run's SQL tables, for audits that aggregate; they are made when first used."""
-        return open_run(self.path)
+        """The run's SQL tables, for audits that compare records; they are made when first used, and do not change."""
+        run = Run([self.reader])
+        run.hold()
+        return run
 
     @cached_property
-    def sessions(self) -> Sessions:
-        """Which session supersedes which. Use this only after all records were read."""
-        rows = self.records.rows("select session, min(started_at), max(ended_at) from rollouts group by session")
-        times = [
-            (session, datetime.fromisoformat(first), datetime.fromisoformat(last)) for session, first, last in rows
-        ]
-        return Sessions(self.ledgers.values(), times)
+    def has_repeated_lines(self) -> bool:
+        """Whether there is a table `_repeated` of lines that repeat the id of an earlier one, which alone counts."""
+        return any(problem.kind is ReadErrorKind.REPEATED for problem in self.tables.problems)
+
+    def rows(self, sql: str) -> Iterator[Row]:
+        """The rows of a statement over `rollouts` and `scores`. Use this only after all records were read.
+
+        Besides the columns of these tables, both have `file` and `offset`, and `rollouts` has superseded rows, too.
+        """
+        invalid = [error for error in self.problems if error.kind is ReadErrorKind.INVALID and error.offset is not None]
+        places = ", ".join(f"({sql_literal(strip_extension(error.file))}, {error.offset})" for error in invalid)
+        condition = f"where (_file, _offset) not in ({places})" if places else ""
+        return self.tables.select(_LINES.format(condition, sql), frozenset({ROLLOUTS, SCORES})).dicts()
 
     @property
     def problems(self) -> tuple[ReadError, ...]:
@@ -87,18 +111,34 @@ class AuditedRun:
         return self._errors.all()
 
     def rollouts(self) -> Iterator[tuple[LineLocation, Rollout]]:
-        """Every rollout that can be read; each is added to `records`."""
+        """Every rollout that can be read."""
         for location, rollout in self._records(ROLLOUTS, decode_rollout):
-            self.rollouts_by_session[session_of_file(location.file)] += 1
-            self.records.add_rollout(location, rollout)
+            session = session_of_file(location.file)
+            self.rollouts_by_session[session] += 1
+            self.recorded_by_forks[rollout.session] += rollout.session != session
+            self.sessions.add(rollout.session)
+            for name in _blob_names(rollout):
+                self.blobs.setdefault(name, rollout.id)
             yield location, rollout
 
     def scores(self) -> Iterator[tuple[LineLocation, Score]]:
-        """Every score that can be read, as it is stored; each is added to `records`."""
+        """Every score that can be read, as it is stored."""
         for location, score in self._records(SCORES, decode_stored_score):
             self.scores_by_session[session_of_file(location.file)] += 1
-            self.records.add_score(location, score)
+            for rollout in {quote.rollout for call in score.calls for quote in call.quotes} - {None}:
+                message = f"calls of a score named {score.name} quote rollout {rollout}, which is missing"
+                finding = with_location(Finding(message, data={"quoted": rollout}), score, location)
+                self._quotes.setdefault(str(rollout), []).append(finding)
+            if len(self._quotes) - self._looked_up > _MAX_QUOTES:
+                self.unknown_quotes()
             yield location, score
+
+    def unknown_quotes(self) -> Iterable[Finding]:
+        """Findings about the scores that were read by now whose calls quote a rollout that is missing."""
+        for rollout in self.reader.id_index.find_all(list(self._quotes)) if self._quotes else ():
+            del self._quotes[rollout]
+        self._looked_up = len(self._quotes)
+        return chain.from_iterable(self._quotes.values())
 
     @property
     def is_closed(self) -> bool:
@@ -108,18 +148,16 @@ class AuditedRun:
 
     def count_by_session(self, folder: str) -> Counter[str]:
         """The number of rollouts or scores in each session's files: distinct ids, and records of newer versions."""
-        counts: Counter[str] = Counter()
-        for row in self.records.rows(_DISTINCT.format(folder)):
-            counts[row["file_session"]] += row["n"]
+        counts = Counter(self.rollouts_by_session if folder == ROLLOUTS else self.scores_by_session)
+        if self.has_repeated_lines:
+            own = f"select id, _file from {folder} union all select id, _file from _repeated"
+            repeated = f"select _file, id, count(*) - 1 as n from ({own}) group by all having n > 0"
+            for row in self.rows(f"from ({repeated}) where starts_with(_file, '{folder}/')"):
+                counts[session_of_file(row["_file"])] -= row["n"]
         for file, count in self.newer_records.items():
             if file.startswith(f"{folder}/"):
                 counts[session_of_file(file)] += count
         return counts
-
-    def recorded_by_forks(self) -> Counter[str]:
-        """The number of rollouts of each session that are in the files of another, which was forked from it."""
-        query = "select session, count(distinct id) as n from rollouts where session <> file_session group by session"
-        return Counter({row["session"]: row["n"] for row in self.records.rows(query)})
 
     def entries(self, folder: str) -> list[FolderEntry] | None:
         """The files of a folder, by name; None if the folder cannot be listed."""
@@ -130,10 +168,10 @@ class AuditedRun:
         return [_entry(folder, path) for path in paths]
 
     def close(self) -> None:
-        """Close the tables and delete the index."""
+        """Close the tables and the files."""
         if "tables" in self.__dict__:
             self.tables.close()
-        self.records.close()
+        self.reader.close()
 
     def _records(self, folder: str, decode: Callable[[bytes], AnyRecord]) -> Iterator[tuple[LineLocation, AnyRecord]]:
         """Every record of a folder that can be read; what cannot is reported."""
@@ -144,6 +182,50 @@ class AuditedRun:
             self.newer_records[strip_extension(error.file)] += 1
         else:
             self._errors.report(error)
+
+
+def session_of_file(file: str) -> str:
+    """The session that wrote a file, from its name without a suffix."""
+    segment = SegmentName.parse(file.rpartition("/")[2])
+    return "" if segment is None else segment.session
+
+
+def group_address_of(row: Row) -> str:
+    """The address of the row's group."""
+    return GroupKey(*(row[name] for name in GroupKey.__struct_fields__)).address
+
+
+def rollout_finding(row: Row, message: str, **data: Any) -> Finding:
+    """A finding about the rollout of a row of `rollouts`."""
+    where = row["id"] if row["index"] is None else f"{group_address_of(row)}/{row['index']}"
+    return Finding(message, row["id"], where, row["session"], row["file"], row["offset"], data)
+
+
+def score_finding(row: Row, message: str, **data: Any) -> Finding:
+    """A finding about the score of a row of `scores`."""
+    where = None if row["group"] is None else group_address_of(row)
+    data = {"score": row["id"], "name": row["name"], **data}
+    return Finding(message, row["rollout"], where, row["session"], row["file"], row["offset"], data)
+
+
+def with_location(finding: Finding, target: object, location: LineLocation) -> Finding:
+    """The finding with the record that it is about, and the location of its line."""
+    if isinstance(target, Rollout):
+        about: dict[str, str | None] = {"rollout": target.id, "address": address(target)}
+    elif isinstance(target, Score):
+        about = {"rollout": target.rollout, "address": None if target.group is None else target.group.address}
+        finding = replace(finding, data={"score": target.id, "name": target.name, **finding.data})
+    else:
+        return finding
+    missing = {name: value for name, value in about.items() if getattr(finding, name) is None}
+    return replace(finding, **missing, session=target.session, file=location.file, offset=location.offset)
+
+
+def _blob_names(rollout: Rollout) -> set[str]:
+    responses = [step.response for step in rollout.steps if isinstance(step.response, Message)]
+    in_calls = [message for call in rollout.calls for message in (*call.prompt, call.reply) if message is not None]
+    messages = (*rollout.messages, *responses, *in_calls)
+    return {part.blob.name for message in messages for part in message.parts if part.blob is not None}
 
 
 def _entry(folder: str, path: Path) -> FolderEntry:

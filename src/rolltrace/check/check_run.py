@@ -6,14 +6,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from rolltrace.check.audit import Audit, AuditFunction, AuditInput, Finding
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
-from rolltrace.check.audited_run import AuditedRun
+from rolltrace.check.audited_run import AuditedRun, with_location
 from rolltrace.errors import TempFolderError
-from rolltrace.query.address import address
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import FOLDERS
 from rolltrace.trace.rollout import Rollout
@@ -73,7 +70,6 @@ def _audit_records(run: AuditedRun, inspectors: list["_Inspector"], on_progress:
             inspector.call(rollout, location)
         if on_progress is not None and number % _PROGRESS_EVERY == 0:
             on_progress(number + 1, expected)
-    run.records.finish()
     for inspector in (*of_scores, *of_rollouts):
         inspector.call(None)
 
@@ -106,7 +102,7 @@ class _Inspector:
             for finding in self._end() if target is None else self._function(target):
                 self._count += 1
                 if len(self._findings) < self._max_findings:
-                    self._findings.append(finding if location is None else _with_location(finding, target, location))
+                    self._findings.append(finding if location is None else with_location(finding, target, location))
         except TempFolderError:
             raise
         except Exception as error:  # noqa: BLE001 - an audit may be code of users
@@ -120,16 +116,3 @@ class _Inspector:
     def _fail(self, error: Exception, target: object) -> None:
         where = f" at {type(target).__name__.lower()} {target.id}" if isinstance(target, Rollout | Score) else ""
         self._error = f"{type(error).__name__}: {error}{where}"
-
-
-def _with_location(finding: Finding, target: object, location: LineLocation) -> Finding:
-    """The finding with the record that it is about, and the location of its line."""
-    if isinstance(target, Rollout):
-        about: dict[str, str | None] = {"rollout": target.id, "address": address(target)}
-    elif isinstance(target, Score):
-        about = {"rollout": target.rollout, "address": None if target.group is None else target.group.address}
-        finding = replace(finding, data={"score": target.id, "name": target.name, **finding.data})
-    else:
-        return finding
-    missing = {name: value for name, value in about.items() if getattr(finding, name) is None}
-    return replace(finding, **missing, session=target.session, file=location.file, offset=location.offset)

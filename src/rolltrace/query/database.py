@@ -32,9 +32,9 @@ from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
 from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS, sql_literal
 from rolltrace.query.views import RunParts
-from rolltrace.store.layout import LEDGER, ROLLOUTS
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.read_errors import ReadError, ReadErrors
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import stat_files
 from rolltrace.store.sessions import RolloutTime, Sessions
@@ -88,28 +88,36 @@ class Database:
 
     def hold(self) -> None:
         """Read the tables, and let all statements from now on answer from them."""
+        ledgers = self._ended_ledgers()
+        self.engine(frozenset({SCORES}), QueryDeadline())
+        self._held = []  # from now on only folders are read that were not: rollouts, after all scores about them
         self.engine(frozenset({ROLLOUTS}), QueryDeadline())
-        self._held = self.find_losses()
+        self._held = self._losses(ledgers)
 
     def find_losses(self) -> list[ReadError]:
         """Lines of the tables that were read so far that repeat others, or that were recorded and cannot be read."""
         if self._held is not None:
             return self._held
-        losses = [error for repeated in self._repeated for error in repeated_lines(repeated.files)]
-        if self.is_closed or self.coverage < 1.0:
-            return losses
-        ledgers = [
+        ledgers = [] if self.is_closed else self._ended_ledgers()
+        losses = self._losses(ledgers)
+        if any(error.kind is ReadErrorKind.MISSING for error in losses):
+            # Or written, by a session that was closed since the tables were read.
+            self.engine(frozenset({ROLLOUTS}), QueryDeadline())
+            losses = self._losses(ledgers)
+        return losses
+
+    def _ended_ledgers(self) -> list[list[Ledger]]:
+        """For each run, the last ledgers of the sessions that are not running."""
+        return [
             [ledger for ledger in cache.ledgers() if session_state(ledger) is not SessionState.RUNNING]
             for cache in self._session_caches
         ]
-        missing = self._missing(ledgers)
-        if missing:  # or written, by a session that was closed since the tables were read
-            self.engine(frozenset({ROLLOUTS}), QueryDeadline())
-            missing = self._missing(ledgers)
-        return [*losses, *missing]
 
-    def _missing(self, ledgers: Sequence[Sequence[Ledger]]) -> list[ReadError]:
-        missing: list[ReadError] = []
+    def _losses(self, ledgers: Sequence[Sequence[Ledger]]) -> list[ReadError]:
+        """Lines of the tables that repeat others, and, if all was read, those that the ledgers count besides."""
+        missing = [error for repeated in self._repeated for error in repeated_lines(repeated.files)]
+        if self.is_closed or self.coverage < 1.0:
+            return missing
         for run, reader, repeated, own in zip(self.runs, self._readers, self._repeated, ledgers, strict=True):
             files = Counter({file: -count for file, (count, _) in repeated.files.items()})
             for part in chain.from_iterable(run.parts.values()):

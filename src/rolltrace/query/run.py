@@ -189,6 +189,10 @@ class Run:
         database = self._database
         return QueryResult(database.check(sql, parameters), database, timeout)
 
+    def select(self, sql: str, tables: frozenset[str]) -> QueryResult:
+        """Run a SELECT of Rolltrace's own, which may name internal views over these tables."""
+        return QueryResult(Statement(sql, tables), self._database)
+
     def ledgers(self) -> dict[str, Ledger]:
         """The last ledger of each session."""
         return {session: ledger for reader in self._readers for session, ledger in reader.ledgers().items()}
@@ -266,17 +270,16 @@ class Run:
 
     def _pages(self, table: str, where: str | None) -> Iterator[tuple[Any, ...]]:
         """All locations in file order, some files at a time: sorting all at once needs memory for each row."""
-        database = self._database
-        locations = database.check_expressions(table, where, None)
+        locations = self._database.check_expressions(table, where, None)
         tables = locations.tables | {table}
         counts = f"select run, _file, count(*) from ({locations.sql}) group by run, _file order by run, _file"
-        files = QueryResult(Statement(counts, tables), database)  # now, so that a wrong condition raises at once
+        files = self.select(counts, tables)  # now, so that a wrong condition raises at once
 
         def read() -> Iterator[tuple[Any, ...]]:
             for run, first, last in _file_ranges(files):
                 between = f"run = {sql_literal(run)} and _file between {sql_literal(first)} and {sql_literal(last)}"
                 sql = f"from ({locations.sql}) where {between} order by _file, _offset"
-                yield from QueryResult(Statement(sql, tables), database)
+                yield from self.select(sql, tables)
 
         return read()
 
@@ -286,12 +289,11 @@ class Run:
         for name, number in (("a limit", limit or 0), ("an offset", offset)):
             if number < 0:
                 raise InputError(f"Expected {name} of 0 or more, got {number}.")
-        database = self._database
-        statement = database.check_expressions(table, where, order_by)
+        statement = self._database.check_expressions(table, where, order_by)
         sql = statement.sql if order_by is not None else f"{statement.sql} order by {default_order}"
         sql += "" if limit is None else f" limit {limit:d}"
         sql += "" if not offset else f" offset {offset:d}"
-        return QueryResult(Statement(sql, statement.tables | {table}), database)
+        return self.select(sql, statement.tables | {table})
 
     def _rollouts_of(self, ids: Sequence[str]) -> Iterator[Rollout]:
         return self.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})", order_by='"index", id')

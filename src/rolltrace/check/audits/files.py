@@ -211,5 +211,5 @@ def _is_read(problem: ReadError) -> bool:
 
 def _named_blobs(run: AuditedRun) -> Iterator[tuple[str, str, Path]]:
     """Each blob that a record refers to, the first rollout that does, and its path."""
-    for row in run.records.rows("select name, rollout from blobs order by name"):
-        yield row["name"], row["rollout"], blob_path(run.path / BLOBS, row["name"])
+    for name, rollout in sorted(run.blobs.items()):
+        yield name, rollout, blob_path(run.path / BLOBS, name)

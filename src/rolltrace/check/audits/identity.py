@@ -1,21 +1,13 @@
 """Audits of identity: each record belongs to this run, exists once, and was recorded by one session."""
 
-import json
-import sqlite3
 from collections.abc import Iterator
 
 from rolltrace.check.audit import Finding, Severity, audit
-from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.record_index import group_address_of, rollout_finding, score_finding
-from rolltrace.query.deduplication import Attempt, resolve_slot
-from rolltrace.query.table_schema import GROUP_COLUMNS
+from rolltrace.check.audited_run import AuditedRun, Row, group_address_of, rollout_finding, score_finding
+from rolltrace.query.part_writer import SLOT_COLUMNS
+from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
 
-_KEY = f'run, session, {GROUP_COLUMNS}, "index", attempt'
-_SHARED = f"""
-    select *, json_group_array(json_array(session, attempt)) as attempts from rollouts where "index" is not null
-    group by run, {GROUP_COLUMNS}, "index" having count(distinct session) > 1
-    order by {GROUP_COLUMNS}, "index"
-"""  # noqa: S608 - our own names
+_FINDINGS = {"rollouts": rollout_finding, "scores": score_finding}
 _MAX_SESSIONS = 20
 
 
@@ -26,9 +18,13 @@ _MAX_SESSIONS = 20
 )
 def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
     """No two records have the same id."""
-    for table, make_finding in (("rollouts", rollout_finding), ("scores", score_finding)):
-        repeated = f"select *, count(*) as times from {table} group by id having times > 1 order by id"  # noqa: S608
-        for row in run.records.rows(repeated):
+    for table, make_finding in _FINDINGS.items() if run.has_repeated_lines else ():
+        repeated = f"""
+            select * from {table} join (
+                select id, count(*) + 1 as times from _repeated where starts_with(_file, '{table}/') group by id
+            ) using (id) order by id
+        """
+        for row in run.rows(repeated):
             message = f"id {row['id']} exists {row['times']} times in {table}/"
             yield make_finding(row, message, times=row["times"])
 
@@ -40,13 +36,9 @@ def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
 )
 def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
     """No two rollouts have the same identity."""
-    repeated = f"""
-        select *, count(distinct id) as times, min(id) as first, max(id) as last from rollouts where "index" is not null
-        group by {_KEY} having times > 1 order by id
-    """  # noqa: S608 - our own names
-    for row in run.records.rows(repeated):
+    for row in _grouped(run, f"{SLOT_COLUMNS}, session, attempt", "count(*) as times, max(id) as last", "times > 1"):
         message = f"{row['times']} rollouts of one session are attempt {row['attempt']} of this index"
-        yield rollout_finding(row, message, times=row["times"], ids=[row["first"], row["last"]])
+        yield rollout_finding(row, message, times=row["times"], ids=[row["id"], row["last"]])
 
 
 @audit(
@@ -56,8 +48,8 @@ def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
 def foreign_records(run: AuditedRun) -> Iterator[Finding]:
     """Every record has the id of this run."""
     own = run.info.id
-    for table, make_finding in (("rollouts", rollout_finding), ("scores", score_finding)):
-        for row in run.records.rows(f"select * from {table} where run <> ?", own):  # noqa: S608 - our own names
+    for table, make_finding in _FINDINGS.items():
+        for row in run.rows(f"from {table} where run <> {sql_literal(own)}"):
             yield make_finding(row, f"expected run {own}, the record has {row['run']}", run=row["run"])
     for ledger in run.ledgers.values():
         if ledger.run != own:
@@ -72,11 +64,8 @@ def foreign_records(run: AuditedRun) -> Iterator[Finding]:
 )
 def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The attempts of each member are numbered from 0 without a gap."""
-    gaps = f"""
-        select *, max(attempt) as highest, count(distinct attempt) as seen from rollouts where "index" is not null
-        group by {GROUP_COLUMNS}, "index" having highest + 1 <> seen or min(attempt) < 0 order by id
-    """  # noqa: S608 - our own names
-    for row in run.records.rows(gaps):
+    counts = "max(attempt) as highest, count(distinct attempt) as seen, min(attempt) as lowest"
+    for row in _grouped(run, f'{GROUP_COLUMNS}, "index"', counts, "highest + 1 <> seen or lowest < 0"):
         message = f"expected attempts 0 to {row['highest']}, got {row['seen']} of them"
         yield rollout_finding(row, message, highest=row["highest"], seen=row["seen"])
 
@@ -90,11 +79,8 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The members of each group are numbered from 0 without a gap, once all writers are closed."""
     if not run.is_closed:
         return  # missing ones may still be playing
-    gaps = f"""
-        select *, min("index") as lowest, max("index") as highest, count(distinct "index") as seen from rollouts
-        group by {GROUP_COLUMNS} having highest + 1 <> seen or lowest < 0 order by id
-    """  # noqa: S608 - our own names
-    for row in run.records.rows(gaps):
+    counts = 'max("index") as highest, count(distinct "index") as seen, min("index") as lowest'
+    for row in _grouped(run, GROUP_COLUMNS, counts, "highest + 1 <> seen or lowest < 0"):
         yield Finding(
             f"expected members 0 to {row['highest']}, got {row['seen']} between {row['lowest']} and {row['highest']}",
             address=group_address_of(row),
@@ -110,12 +96,11 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
 )
 def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
     """No two sessions recorded the same index of a group, unless one supersedes the other."""
-    for row, attempts in _shared_slots(run):
-        collides = resolve_slot(attempts, run.sessions).collides
-        if collides:
-            sessions = sorted({attempts[position][0] for position in collides})
-            message = f"{len(sessions)} sessions recorded it, and none supersedes another: all {len(collides)} count"
-            yield rollout_finding(row, message, rollouts=len(collides), sessions=sessions[:_MAX_SESSIONS])
+    counts = "count(*) filter (collides) as n, list_sort(list(distinct session) filter (collides)) as sessions"
+    for row in _grouped(run, SLOT_COLUMNS, counts, "n > 0") if len(run.sessions) > 1 else ():
+        sessions = row["sessions"]
+        message = f"{len(sessions)} sessions recorded it, and none supersedes another: all {row['n']} count"
+        yield rollout_finding(row, message, rollouts=row["n"], sessions=sessions[:_MAX_SESSIONS])
 
 
 @audit(
@@ -125,17 +110,20 @@ def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
 )
 def split_attempts(run: AuditedRun) -> Iterator[Finding]:
     """A session that supersedes another played all attempts itself."""
-    for row, attempts in _shared_slots(run):
-        superseded = resolve_slot(attempts, run.sessions).superseded
-        current = [attempt for position, attempt in enumerate(attempts) if position not in superseded]
-        first = min(attempt for _, attempt in current)
-        if first > 0 and any(attempts[position][1] < first for position in superseded):
-            session = next(session for session, attempt in current if attempt == first)
-            message = f"attempt {first} is of session {session}, earlier attempts are of sessions that it supersedes"
-            yield rollout_finding(row, message, session=session, attempt=first)
+    counts = """
+        min(attempt) filter (not superseded) as first, arg_min(session, attempt) filter (not superseded) as played_by,
+        min(attempt) filter (superseded) as earliest
+    """
+    for row in _grouped(run, SLOT_COLUMNS, counts, "first > 0 and earliest < first") if len(run.sessions) > 1 else ():
+        session, first = row["played_by"], row["first"]
+        message = f"attempt {first} is of session {session}, earlier attempts are of sessions that it supersedes"
+        yield rollout_finding(row, message, session=session, attempt=first)
 
 
-def _shared_slots(run: AuditedRun) -> Iterator[tuple[sqlite3.Row, list[Attempt]]]:
-    """Each slot that several sessions recorded, with its attempts."""
-    for row in run.records.rows(_SHARED):
-        yield row, [(session, int(attempt)) for session, attempt in json.loads(row["attempts"])]
+def _grouped(run: AuditedRun, key: str, counts: str, condition: str) -> Iterator[Row]:
+    """For each group of rollouts with an index for which the condition holds, one of them, and these counts."""
+    return run.rows(f"""
+        select * from rollouts join (
+            select min(id) as id, {counts} from rollouts where "index" is not null group by {key} having {condition}
+        ) using (id) order by {GROUP_COLUMNS}, "index", id
+    """)

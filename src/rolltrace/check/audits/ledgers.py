@@ -88,12 +88,11 @@ def dropped(run: AuditedRun) -> Iterator[Finding]:
 )
 def unfinished_rollouts(run: AuditedRun) -> Iterator[Finding]:
     """Every rollout that was started has a record, unless a later session continues its session."""
-    by_forks = run.recorded_by_forks()
     continued = continued_sessions(run.ledgers.values())
     for ledger in run.ledgers.values():
         if ledger.session in continued:  # its rollouts in flight were played again
             continue
-        known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + by_forks[ledger.session]
+        known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + run.recorded_by_forks[ledger.session]
         ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
         if ledger.dispatched > ended and ledger.in_flight > 0:
             count = ledger.dispatched - ended

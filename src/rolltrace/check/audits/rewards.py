@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator, Mapping
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, audit
-from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.record_index import rollout_finding
-from rolltrace.trace.json_numbers import Number, as_float, parse_number
+from rolltrace.check.audited_run import AuditedRun, rollout_finding, session_of_file
+from rolltrace.trace.json_numbers import Number, as_float
 from rolltrace.trace.rollout import Rollout
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import Status, StopReason
 
 _TOLERANCE = 1e-6
@@ -79,18 +78,13 @@ def reward_on_failed_rollout(rollout: Rollout) -> Iterator[Finding]:
 )
 def reward_missing(run: AuditedRun) -> Iterator[Finding]:
     """A rollout with status ok that was not played again has a reward, or a score without a value."""
-    pending = f"""
-        select * from rollouts where status = 'ok' and line_reward is null
-        and not exists (select 1 from scores where scores.rollout = rollouts.id and scores.name = 'reward')
-        and not exists (
-            select 1 from rollouts as later where ({_slot("later")}) = ({_slot("rollouts")})
-            and (later.session > rollouts.session
-                 or (later.session = rollouts.session and later.attempt > rollouts.attempt))
-        )
-    """  # noqa: S608 - our own names
+    pending = """
+        from rollouts r anti join scores s on s.rollout = r.id and s.name = 'reward'
+        where r.status = 'ok' and r.line_reward is null and not r.superseded and not r.retried
+    """
     closed = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
-    for row in run.records.rows(pending):
-        if row["file_session"] in closed:
+    for row in run.rows(pending):
+        if session_of_file(row["file"]) in closed:
             yield rollout_finding(row, "status is ok, but there is no reward, and no score gave one later")
 
 
@@ -119,12 +113,13 @@ def group_reward(score: Score) -> Iterator[Finding]:
 def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
     """A group's grade is added to `reward_so_far` of the rollout's record."""
     pairs = """
-        select rollouts.*, scores.reward_so_far as base from scores join rollouts on scores.rollout = rollouts.id
-        where scores.name = 'reward' and base is not null and rollouts.reward_so_far is not null
-        and base <> rollouts.reward_so_far
+        select r.*, try_cast(coalesce(s.data ->> '$.reward_so_far."$float"', s.data ->> '$.reward_so_far') as double)
+            as base
+        from scores s join rollouts r on s.rollout = r.id
+        where s.name = 'reward' and json_exists(s.data, '$.group_grade') and base <> r.reward_so_far
     """
-    for row in run.records.rows(pairs):
-        base, so_far = parse_number(row["base"]), parse_number(row["reward_so_far"])
+    for row in run.rows(pairs):
+        base, so_far = row["base"], row["reward_so_far"]
         if not nearly_equal(base, so_far, [so_far]):
             message = f"the group's grade was added to {base!r}, but reward_so_far is {so_far!r}"
             yield rollout_finding(row, message, base=base, reward_so_far=so_far)
@@ -182,11 +177,6 @@ def nearly_equal(one: float, other: float, parts: list[float]) -> bool:
         return True
     size = sum(abs(part) for part in parts)
     return abs(one - other) <= _TOLERANCE * max(1.0, size if math.isfinite(size) else 1.0)
-
-
-def _slot(table: str) -> str:
-    """The columns that all attempts at one index of a group share."""
-    return ", ".join(f'{table}."{name}"' for name in ("run", *GroupKey.__struct_fields__, "index"))
 
 
 def _non_finite_finding(numbers: Mapping[str, Number]) -> Iterator[Finding]:

@@ -1,11 +1,9 @@
 """Audits of the scores: each is about an existing rollout or group, and has a value."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, audit
-from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.record_index import group_address_of, score_finding
-from rolltrace.query.table_schema import GROUP_COLUMNS
+from rolltrace.check.audited_run import AuditedRun, group_address_of, score_finding
 from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.score import Score
 
@@ -17,11 +15,7 @@ from rolltrace.trace.score import Score
 )
 def unknown_rollout(run: AuditedRun) -> Iterator[Finding]:
     """Every score of a rollout is about one that exists."""
-    query = """
-        select * from scores where rollout is not null
-        and not exists (select 1 from rollouts where rollouts.id = scores.rollout)
-    """
-    for row in run.records.rows(query):
+    for row in run.rows("from scores anti join rollouts on rollouts.id = rollout where rollout is not null"):
         yield score_finding(row, f"a score named {row['name']} is about rollout {row['rollout']}, which is missing")
 
 
@@ -31,12 +25,11 @@ def unknown_rollout(run: AuditedRun) -> Iterator[Finding]:
 )
 def unknown_group(run: AuditedRun) -> Iterator[Finding]:
     """Every score of a group is about one that exists."""
-    query = f"""
-        select * from scores where "group" is not null
-        and not exists (select 1 from rollouts where ({GROUP_COLUMNS}) = (scores.split, scores.iteration, scores.env,
-                                                                  scores."group"))
-    """  # noqa: S608 - our own names
-    for row in run.records.rows(query):
+    query = """
+        from scores s anti join rollouts r on r.split = s.split and r.env = s.env and r."group" = s."group"
+        and r.iteration is not distinct from s.iteration where s."group" is not null
+    """
+    for row in run.rows(query):
         yield score_finding(
             row, f"a score named {row['name']} is about group {group_address_of(row)}, which is missing"
         )
@@ -47,15 +40,9 @@ def unknown_group(run: AuditedRun) -> Iterator[Finding]:
     "The calls of a grader quote a rollout that is not in the run: its line is lost. Their prompts have a placeholder "
     "instead of its text.",
 )
-def unknown_quotes(run: AuditedRun) -> Iterator[Finding]:
+def unknown_quotes(run: AuditedRun) -> Iterable[Finding]:
     """Every rollout that calls quote exists."""
-    query = """
-        select scores.*, quotes.rollout as quoted from quotes join scores on scores.id = quotes.score
-        where not exists (select 1 from rollouts where rollouts.id = quotes.rollout)
-    """
-    for row in run.records.rows(query):
-        message = f"calls of a score named {row['name']} quote rollout {row['quoted']}, which is missing"
-        yield score_finding(row, message, quoted=row["quoted"])
+    return run.unknown_quotes()
 
 
 @audit(
