@@ -6,6 +6,7 @@
                                    below (exclusive), has (a tag, or a text that is contained), null, notnull.
                                    In the column's name, `%`, `,` and `:` are percent-encoded.
     search=TEXT                    is contained in a prompt or a response, in upper or lower case
+    since=ID                       searches only rollouts with this or a higher id, as far as /api/search has come
     where=SQL                      an expression over the columns of `rollouts`
     retried=1                      includes retried attempts, which are left out otherwise
 """
@@ -23,17 +24,20 @@ from rolltrace.trace.score import GroupKey
 from rolltrace.viewer import charts
 from rolltrace.viewer import rollout_detail as records
 from rolltrace.viewer import rollout_table as listing
-from rolltrace.viewer.filters import RESPONSES_IN_MESSAGES, RolloutSelection, parse_selection, read_names
+from rolltrace.viewer.filters import RolloutSelection, parse_selection, read_names
 from rolltrace.viewer.findings import BackgroundChecks
 from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRun, OpenRuns
 from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_overview import find_damage, run_overview
 from rolltrace.viewer.schemas import RevisionsResponse
+from rolltrace.viewer.text_search import TextSearches, responses_in_messages
 from rolltrace.viewer.user_sql import run_user_sql
 
 DEFAULT_BINS = 20
 _MAX_BINS = 100
+MAX_HITS = 20_000
+"""If a search has more, it is done again in the statement that needs them."""
 _DEFAULT_COLUMNS = "iteration,env,group,index,reward,stop_reason,status"
 
 
@@ -77,7 +81,11 @@ class RequestParameters:
     def selection(self) -> RolloutSelection:
         """Which rollouts the parameters select."""
         return parse_selection(
-            self.all("filter"), self.text("search", ""), self.text("where", ""), self.flag("retried")
+            self.all("filter"),
+            self.text("search", ""),
+            self.text("where", ""),
+            self.flag("retried"),
+            self.text("since") if self.all("since") else None,
         )
 
     @property
@@ -97,13 +105,14 @@ class Api:
         self._library = library
         self._run_list = RunList(library)
         self._findings = BackgroundChecks(library)
+        self._searches = TextSearches()
         self.handlers: Mapping[str, Callable[[RequestParameters], bytes]] = {
             "runs": self._runs, "revisions": self._revisions, "run": self._run, "damage": self._damage,
             "series": self._series, "outcomes": self._outcomes,
             "histogram": partial(self._binned, charts.query_histograms),
             "iteration_histograms": partial(self._binned, charts.query_iteration_histograms),
             "environments": partial(self._binned, charts.query_environments),
-            "rollouts": self._rollouts, "facets": self._facets, "neighbours": self._neighbours,
+            "rollouts": self._rollouts, "search": self._search, "facets": self._facets, "neighbours": self._neighbours,
             "findings": self._find, "group": self._group, "rollout": self._rollout, "text": self._text,
         }  # fmt: skip
         """The handlers of GET requests, by name."""
@@ -169,7 +178,7 @@ class Api:
         offset, limit = parameters.number("offset", 0, 0), parameters.number("limit", 100, 0, listing.MAX_ROWS)
         sort = listing.parse_sort(parameters.text("sort", ""))
         with self._library.open(parameters.text("run")) as opened:
-            selection, run = _checked(opened, parameters.selection)
+            selection, run = self._checked(opened, parameters.selection)
             return encode_response(listing.list_rollouts(opened, run, selection, sort, columns, offset, limit))
 
     def _facets(self, parameters: RequestParameters) -> bytes:
@@ -183,7 +192,7 @@ class Api:
     def _neighbours(self, parameters: RequestParameters) -> bytes:
         sort = listing.parse_sort(parameters.text("sort", ""))
         with self._library.open(parameters.text("run")) as opened:
-            selection, run = _checked(opened, parameters.selection)
+            selection, run = self._checked(opened, parameters.selection)
             return encode_response(listing.find_neighbours(opened, run, selection, sort, parameters.text("id")))
 
     def _find(self, parameters: RequestParameters) -> bytes:
@@ -226,19 +235,22 @@ class Api:
     ) -> bytes:
         """The response about a selection, cached until the run changes."""
         with self._library.open(parameters.text("run")) as opened:
-            selection, run = _checked(opened, parameters.selection)
+            selection, run = self._checked(opened, parameters.selection)
             return opened.cached((*name, selection), lambda: encode_response(query(run, selection)), len)
 
+    def _search(self, parameters: RequestParameters) -> bytes:
+        selection = parameters.selection
+        with self._library.open(parameters.text("run")) as opened:
+            return encode_response(self._searches.find(opened, selection.search).advance(opened, selection.since))
 
-def _checked(opened: OpenRun, selection: RolloutSelection) -> tuple[RolloutSelection, Run]:
-    """The selection after a check of its SQL expression, and the run to query."""
-    if selection.where:
-        opened.run.rollouts(where=selection.where, limit=0)
-    if selection.search:
-        in_messages = opened.cached(
-            "responses in messages",
-            lambda: opened.run.sql(RESPONSES_IN_MESSAGES).fetchall() == [(True,)],
-            lambda _: 1,
-        )
-        selection = msgspec.structs.replace(selection, responses_in_messages=in_messages)
-    return selection, opened.run
+    def _checked(self, opened: OpenRun, selection: RolloutSelection) -> tuple[RolloutSelection, Run]:
+        """The selection after a check of its SQL expression and after its search, and the run to query."""
+        if selection.where:
+            opened.run.rollouts(where=selection.where, limit=0)
+        if selection.search:
+            selection = msgspec.structs.replace(selection, responses_in_messages=responses_in_messages(opened))
+        if selection.search and selection.since is not None:
+            hits = self._searches.find(opened, selection.search).hits(opened, selection.since)
+            if len(hits) <= MAX_HITS:
+                selection = msgspec.structs.replace(selection, search="", since=None, hits=hits)
+        return selection, opened.run

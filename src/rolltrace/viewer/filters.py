@@ -9,6 +9,7 @@ import msgspec
 from rolltrace.errors import InputError
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.viewer.columns import ColumnExpression, column_expression
+from rolltrace.viewer.text_search import select_matches
 from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS
 
 MAX_FILTERS = 50
@@ -19,8 +20,6 @@ MAX_SEARCHED = 1_000
 
 _FILTER = re.compile(r"([^:]*):(is|not|min|max|below|has|null|notnull):")
 _NAMED = "select unnest($ids)"
-_SPECIAL = re.compile(r"[^0-9A-Za-z\u0080-\U0010ffff]")
-"""Characters that may be special in a pattern."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _PERCENT_ENCODED = re.compile("%(25|2C|3A)", re.IGNORECASE)
 _WORDS = {"true": "true", "false": "false", "1": "true", "0": "false"}
@@ -39,6 +38,10 @@ class RolloutSelection(msgspec.Struct, frozen=True):
 
     filters: tuple[Filter, ...] = ()
     search: str = ""
+    since: str | None = None
+    """The search is about rollouts whose ids are not below this; None if it is about all, and in one statement."""
+    hits: tuple[str, ...] | None = None
+    """The result of the search, if it was done before."""
     where: str = ""
     """An SQL expression over the columns of `rollouts`, after `check_expressions`."""
     retried: bool = False
@@ -78,8 +81,15 @@ def select_rollouts(selection: RolloutSelection, columns: Mapping[str, str]) -> 
     for one in selection.filters:
         term = column_expression(one.column)
         conditions.append(_condition(joins.expression(term), term.kind, one))
-    if selection.search:
-        conditions.append(f"r.id in ({_select_matches(selection.search, selection.responses_in_messages)})")
+    if selection.hits is not None:
+        # One text: a list of ids would take longer to check than to look for.
+        ids = sql_literal(msgspec.json.encode(selection.hits).decode())
+        conditions.append(f"""r.id in (select unnest(from_json({ids}, '["VARCHAR"]')))""")
+    elif selection.search:
+        matches = select_matches(
+            selection.search, selection.responses_in_messages, f"rollout >= {sql_literal(selection.since or '')}"
+        )
+        conditions.append(f"r.id in ({matches})")
     shown = joins.select(columns)
     # The user's expression sees only the columns of `rollouts`, not those of the joined tables.
     source = f"(select * from rollouts where (\n{selection.where}\n))" if selection.where else "rollouts"
@@ -126,24 +136,6 @@ class _JoinBuilder:
         # Only the last pair of braces is the placeholder: a key may contain braces.
         before, _, after = term.expression.rpartition("{}")
         return f"{before}j{list(self._sources).index(source)}.{name}{after}"
-
-
-RESPONSES_IN_MESSAGES = "select (select count(*) from steps) = (select count(step) from messages)"
-"""Selects whether every response is also a message. A response is not if the next prompt leaves it out."""
-
-
-def _select_matches(text: str, responses_in_messages: bool) -> str:
-    """SQL for the rollouts with a message or response that contains a text, ignoring case."""
-    # A case-insensitive pattern is much faster than lower() of each text.
-    pattern = f"{sql_literal(_SPECIAL.sub(_escaped, text))}, 'i'"
-    messages = f"select rollout from messages where regexp_matches(content, {pattern})"
-    if responses_in_messages:
-        return messages
-    return f"{messages} union all select rollout from steps where regexp_matches(response, {pattern})"
-
-
-def _escaped(letter: re.Match[str]) -> str:
-    return f"\\x{{{ord(letter[0]):x}}}"
 
 
 def _condition(expression: str, kind: str, one: Filter) -> str:
@@ -231,14 +223,18 @@ def _unfit(one: Filter, what: str) -> InputError:
     return InputError(f"Expected another operation than {one.operation!r} for {one.column}, which is {what}.")
 
 
-def parse_selection(filters: Sequence[str], search: str, where: str, retried: bool) -> RolloutSelection:
+def parse_selection(
+    filters: Sequence[str], search: str, where: str, retried: bool, since: str | None = None
+) -> RolloutSelection:
     """Parse the selection of a request; the expression is not checked yet."""
     if len(filters) > MAX_FILTERS:
         raise InputError(f"Expected at most {MAX_FILTERS} filters, got {len(filters)}.")
     for name, text, most in (("search", search, MAX_SEARCHED), ("where", where, MAX_FILTER_CHARACTERS)):
         if len(text) > most:
             raise InputError(f"Expected at most {most} characters in {name}, got {len(text)}.")
-    return RolloutSelection(tuple(map(parse_filter, filters)), search, where.strip(), retried)
+    return RolloutSelection(
+        tuple(map(parse_filter, filters)), search, where=where.strip(), retried=retried, since=since
+    )
 
 
 def decode_column_name(text: str) -> str:

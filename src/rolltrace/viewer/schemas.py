@@ -303,6 +303,22 @@ class RolloutsResponse(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Annotated[dict[str, Any], msgspec.Meta(extra={"json_of": RolloutRow})], ...]
 
 
+class SearchResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /api/search?run=&search=&since=`: searches further, for half a second, the newest rollouts first.
+
+    Without `since` it begins. Other requests with the same `search` and `since` are about what was found by then.
+    """
+
+    since: str
+    """The smallest id that was searched, for the next request; empty if everything was searched."""
+    searched: int
+    """How many rollouts were searched."""
+    total: int
+    """How many there are."""
+    hits: int
+    """How many of those that were searched contain the text."""
+
+
 class FacetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /api/facets?run=&FILTERS&columns=env,stop_reason`: the number of rollouts with each value of some columns.
 

@@ -263,6 +263,21 @@ export interface RolloutsResponse {
 }
 
 /**
+ * `GET /api/search?run=&search=&since=`: searches further, for half a second, the newest rollouts first. Without
+ * `since` it begins. Other requests with the same `search` and `since` are about what was found by then.
+ */
+export interface SearchResponse {
+  /** The smallest id that was searched, for the next request; empty if everything was searched. */
+  since: string;
+  /** How many rollouts were searched. */
+  searched: number;
+  /** How many there are. */
+  total: number;
+  /** How many of those that were searched contain the text. */
+  hits: number;
+}
+
+/**
  * `GET /api/facets?run=&FILTERS&columns=env,stop_reason`: the number of rollouts with each value of some columns.
  * Filters on a column do not apply to its own values.
  */

@@ -34,8 +34,8 @@ export class AnswerError extends Error {
   }
 }
 
-/** Parameters that are sent even if they are empty: an empty name is a name. */
-const NAMES = new Set(["split", "env", "group"]);
+/** Parameters that are sent even if they are empty: an empty name is a name, and a search since the empty id is complete. */
+const NAMES = new Set(["split", "env", "group", "since"]);
 
 export function searchOf(parameters: Parameters): URLSearchParams {
   const search = new URLSearchParams();

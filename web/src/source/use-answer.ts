@@ -21,7 +21,7 @@ export function useAnswer<Answer>(question: string, parameters: Parameters = {},
   return useQuery<Answer, Error>({
     queryKey: [String(parameters.run ?? ""), question, parameters],
     queryFn: () => source.ask<Answer>(question, parameters),
-    enabled: options.enabled ?? true,
+    enabled: options.enabled ?? parameters.since !== null, // of a search that has not found anything yet
     refetchInterval: ({ state }) => (state.data !== undefined && options.isPartial?.(state.data) ? LOOK_EVERY : false),
     ...(options.keep === false ? {} : { placeholderData: keepPreviousData }),
   });

@@ -8,7 +8,7 @@ const TABS = ["step", "state", "prompt", "tokens", "calls", "scores", "about", "
 export type Tab = (typeof TABS)[number];
 
 const OWN = ["step", "tab", "wide", "find"] as const;
-const ASKED = ["filter", "search", "where", "retried", "sort"] as const;
+const ASKED = ["filter", "search", "since", "where", "retried", "sort"] as const;
 
 interface ViewState {
   /** The step that was chosen; null where none was. */
@@ -60,6 +60,6 @@ export function toNeighbour(run: string, id: string, route: Route): string {
 
 export function toListing(run: string, route: Route): string {
   const parameters = new URLSearchParams(route.parameters);
-  for (const name of OWN) parameters.delete(name);
+  for (const name of [...OWN, "since"]) parameters.delete(name);
   return toRollouts(run, parameters);
 }

@@ -1,5 +1,5 @@
 // The state of the table of rollouts in its address: filters, search, order, columns.
-import { useCallback, useMemo } from "react";
+import { createContext, useCallback, useContext, useMemo } from "react";
 import { type Filter, readFilter, writeFilter } from "../../filters";
 import { decodeNames, encodeName, encodeNames } from "../../column-names";
 import { changed, go, parse, useRoute } from "../../router";
@@ -13,6 +13,8 @@ interface SortKey {
 export interface Listing {
   filters: readonly Filter[];
   search: string;
+  /** How far the search came: see `useTextSearch`. */
+  since: string | null | undefined;
   where: string;
   sort: readonly SortKey[];
   retried: boolean;
@@ -37,11 +39,14 @@ interface Changes {
 
 export type Change = (changes: Changes, options?: { replace?: boolean }) => void;
 
-function readListing(parameters: URLSearchParams): Listing {
+export const SinceContext = createContext<Listing["since"]>(undefined);
+
+function readListing(parameters: URLSearchParams, since: Listing["since"]): Listing {
   const row = Number.parseInt(parameters.get("row") ?? "", 10);
   return {
     filters: parameters.getAll("filter").flatMap((text) => readFilter(text) ?? []),
     search: parameters.get("search") ?? "",
+    since,
     where: parameters.get("where") ?? "",
     sort: decodeNames(parameters.get("sort")).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") })),
     retried: parameters.get("retried") === "1",
@@ -54,7 +59,8 @@ function readListing(parameters: URLSearchParams): Listing {
 /** The listing of the address, and a function that changes some of it; a new selection starts at the top. */
 export function useListing(): { listing: Listing; change: Change } {
   const { parameters } = useRoute();
-  const listing = useMemo(() => readListing(parameters), [parameters]);
+  const since = useContext(SinceContext);
+  const listing = useMemo(() => readListing(parameters, since), [parameters, since]);
   const change = useCallback<Change>((changes, options = {}) => {
     const starts = ["filters", "search", "where", "sort", "retried"].some((name) => name in changes);
     go(changed(parse(window.location.hash), { ...(starts ? { row: null } : {}), ...parametersOf(changes) }), options);
@@ -64,7 +70,7 @@ export function useListing(): { listing: Listing; change: Change } {
 
 /** The parameters of requests about rollouts, optionally with other filters. */
 export function selectionOf(listing: Listing, filters: readonly Filter[] = listing.filters): Parameters {
-  return { filter: filters.map(writeFilter), search: listing.search, where: listing.where, retried: listing.retried };
+  return { filter: filters.map(writeFilter), search: listing.search, since: listing.since, where: listing.where, retried: listing.retried };
 }
 
 /** The parameters of the listing in a rollout's address, for its previous and next links. */

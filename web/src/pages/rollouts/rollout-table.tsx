@@ -100,7 +100,7 @@ function Spacer({ height }: { height: number }) {
 
 /** Another selection or order starts at its top, unless its address names a row. */
 function useTopOf(scroller: React.RefObject<HTMLElement | null>, listing: Listing): void {
-  const asked = JSON.stringify(listingParameters(listing));
+  const asked = JSON.stringify({ ...listingParameters(listing), since: null });
   const before = useRef(asked);
   useLayoutEffect(() => {
     if (before.current === asked) return;

@@ -10,10 +10,11 @@ import { useAnswer } from "../../source/use-answer";
 import { Chips } from "./chips";
 import { byName, chosen, labelled } from "./columns";
 import { DistributionCard } from "./distribution";
-import { isNarrowed, useListing, type Listing } from "./listing";
+import { isNarrowed, SinceContext, useListing, type Listing } from "./listing";
 import { RolloutTable } from "./rollout-table";
 import "./rollouts.css";
 import "./rollouts-table.css";
+import { type TextSearch, useTextSearch } from "./text-search";
 import { Toolbar } from "./toolbar";
 import type { Rows } from "./use-rows";
 
@@ -25,13 +26,23 @@ export function RolloutsPage({ run }: { run: string }) {
   return (
     <Shell crumbs={crumbs} run={run} tab="rollouts">
       <Answered of={answer} loading={<Loading lines={12} />}>
-        {(known) => <RolloutsView run={known} />}
+        {(known) => <SearchedRollouts run={known} />}
       </Answered>
     </Shell>
   );
 }
 
-function RolloutsView({ run: known }: { run: RunResponse }) {
+function SearchedRollouts({ run }: { run: RunResponse }) {
+  const { listing } = useListing();
+  const search = useTextSearch(run.key, listing.search);
+  return (
+    <SinceContext value={search.since}>
+      <RolloutsView run={run} search={search} />
+    </SinceContext>
+  );
+}
+
+function RolloutsView({ run: known, search }: { run: RunResponse; search: TextSearch }) {
   const run = useMemo(() => labelled(known), [known]);
   const { listing, change } = useListing();
   const [status, setStatus] = useState<ListingStatus>({ total: null, error: null, awaited: true });
@@ -44,8 +55,13 @@ function RolloutsView({ run: known }: { run: RunResponse }) {
       <div className="rollouts-title">
         <h1>Rollouts</h1>
         <p className="soft number" role="status">
-          {countText(status, listing, run)}
+          {countText(status, listing, run, search)}
         </p>
+        {search.progress !== null && search.progress.since !== "" && (
+          <button type="button" className="button" onClick={search.toggle}>
+            {search.going ? "Stop searching" : "Go on searching"}
+          </button>
+        )}
       </div>
       <Toolbar run={run} columns={columns} shown={shown} error={status.error} />
       <Chips columns={columns} />
@@ -58,8 +74,10 @@ function RolloutsView({ run: known }: { run: RunResponse }) {
 }
 
 /** How many there are, in words. */
-function countText({ total, error, awaited }: ListingStatus, listing: Listing, run: RunResponse): string {
-  if (awaited && error === null) return listing.search === "" ? "Counting…" : "Searching prompts and responses; this may take some seconds…";
+function countText({ total, error, awaited }: ListingStatus, listing: Listing, run: RunResponse, { progress, going }: TextSearch): string {
+  if (progress !== null && progress.since !== "")
+    return `${plural(progress.hits, "hit")}${going ? " so far" : ""}, searched ${count(progress.searched)} of ${plural(progress.total, "rollout")}, newest first`;
+  if (awaited && error === null) return listing.search === "" ? "Counting…" : "Searching prompts and responses…";
   if (total === null) return "";
   const all = run.rollouts + (listing.retried ? run.retried : 0);
   return isNarrowed(listing) ? `${count(total)} of ${plural(all, "rollout")}` : plural(total, "rollout");

@@ -16,7 +16,7 @@ export function TableState({ rows, listing, change }: { rows: Rows; listing: Lis
       </>
     );
   }
-  if (total !== 0) return null;
+  if (total !== 0 || (listing.search !== "" && listing.since)) return null;
   if (isNarrowed(listing)) return <Cleared title="No rollout matches" change={change} changes={EVERYTHING} button="Remove all filters" />;
   return <Empty title="No rollouts yet">They appear here as soon as they are recorded.</Empty>;
 }

@@ -81,7 +81,7 @@ function SearchField({ field }: { field: RefObject<HTMLInputElement | null> }) {
         type="search"
         aria-label="Search prompts and responses"
         placeholder="Search prompts and responses"
-        title="Enter searches all prompts and responses; that may take some seconds"
+        title="Enter searches all prompts and responses, the newest rollouts first"
         value={typed}
         onChange={(event) => {
           setTyped(event.target.value);

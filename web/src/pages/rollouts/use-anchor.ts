@@ -24,7 +24,7 @@ interface Anchored {
 /** Asks the server for the row's position; when the run has grown, scrolls by the difference. */
 export function useAnchor({ run, listingParameters, row, fresh, shift }: Anchored): void {
   const held = useRef<(Anchor & { listingParameters: string }) | null>(null);
-  const key = JSON.stringify(listingParameters);
+  const key = JSON.stringify({ ...listingParameters, since: null });
   // That other rows come into its place is what it is held against: it is let go only by scrolling to another.
   if (row === null || held.current?.listingParameters !== key) held.current = null;
   if (row != null && fresh && held.current?.index !== row.index) held.current = { ...row, listingParameters: key };

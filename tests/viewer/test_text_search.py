@@ -1,0 +1,193 @@
+"""The text search: in pieces, the newest rollouts first, until everything is searched or it is stopped."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import rolltrace
+from answers import write
+from rolltrace.store.create import create_run
+from rolltrace.viewer import text_search
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.open_runs import OpenRuns
+from viewing import Viewer, viewing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+ROLLOUTS = 60
+COLOURS = ("red", "Green", "blue")
+
+
+def record(path: Path, numbers: range, *, join: bool = False) -> None:
+    """Rollouts of which every third names the same colour."""
+    with rolltrace.create_run(path, join=join) as run:
+        for number in numbers:
+            with run.rollout(env="e", task="t", group="g", index=number) as rollout:
+                rollout.step(f"What is {number}?", f"It is {COLOURS[number % 3]}.", 1.0)
+
+
+class Asked:
+    """The API over one run, with pieces of seven rollouts and one piece in each answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = OpenRuns(folder)
+        self._api = Api(self._library)
+
+    def __call__(self, question: str, **parameters: str) -> Any:
+        return json.loads(self._api.handlers[question](RequestParameters([("run", "run"), *parameters.items()])))
+
+    def listed(self, **parameters: str) -> set[str]:
+        return {row["id"] for row in self("rollouts", limit="1000", **parameters)["rows"]}
+
+    def pieces(self, text: str) -> Iterator[dict[str, Any]]:
+        """Every answer of a search, until it is complete."""
+        answer = self("search", search=text)
+        yield answer
+        while answer["since"]:
+            answer = self("search", search=text, since=answer["since"])
+            yield answer
+
+    def close(self) -> None:
+        self._library.close()
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    """The API over a run."""
+    for name, value in (("FIRST_ROWS", 7), ("_MAX_ROWS", 7), ("_ANSWER_SECONDS", 0.0)):
+        monkeypatch.setattr(text_search, name, value)
+    record(tmp_path / "run", range(ROLLOUTS))
+    asked = Asked(tmp_path)
+    yield asked
+    asked.close()
+
+
+def right(path: Path, text: str) -> list[str]:
+    """The rollouts that contain a text, by Python, the newest first."""
+    with rolltrace.open_run(path) as run:
+        texts = {one.id: " ".join(message.content for message in one.messages) for one in run.rollouts()}
+    return sorted((one for one, said in texts.items() if text.lower() in said.lower()), reverse=True)
+
+
+@pytest.mark.parametrize("text", ["green", "what IS", "5", "nowhere"])
+def test_the_pieces_of_a_search_are_the_whole_search(asked: Asked, tmp_path: Path, text: str) -> None:
+    """Each answer adds older rollouts and says how far it came; together they are what one statement finds."""
+    found = right(tmp_path / "run", text)
+    answers = list(asked.pieces(text))
+    assert [answer["searched"] for answer in answers] == [*range(7, ROLLOUTS, 7), ROLLOUTS]
+    for answer in answers:
+        since = answer["since"]
+        assert answer["total"] == ROLLOUTS
+        assert asked.listed(search=text, since=since) == {one for one in found if one >= since}
+        assert answer["hits"] == asked("rollouts", search=text, since=since)["total"]
+    assert asked.listed(search=text) == set(found)
+
+
+def test_other_questions_are_about_what_was_found(asked: Asked, tmp_path: Path) -> None:
+    """Numbers, neighbours, conditions and other servers agree with the listing of a search that was stopped."""
+    since = asked("search", search="green")["since"]
+    found = [one for one in right(tmp_path / "run", "green") if one >= since]
+    again = Asked(tmp_path)  # it has searched nothing itself
+    for api in (asked, again):
+        stopped = {"search": "green", "since": since}
+        assert api("histogram", **stopped)["n"] == len(found)
+        assert api("neighbours", id=found[0], **stopped)["total"] == len(found)
+        assert api.listed(where="reward = 1", **stopped) == set(found)
+        assert api.listed(where="reward = 0", **stopped) == set()
+    again.close()
+
+
+def test_a_run_that_grows_is_searched_further(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New rollouts are found, also in the middle; what has not changed is not searched again."""
+    path = tmp_path / "run"
+    *_, before = asked.pieces("1")
+    record(path, range(100, 109), join=True)
+    with create_run(path, join=True) as writer:
+        write(writer, id=f"{right(path, 'what')[30]}x")  # says 1 + 1
+    searched: list[str] = []
+    select = text_search.select_matches
+    monkeypatch.setattr(text_search, "select_matches", lambda *arguments: searched.append("") or select(*arguments))
+    assert asked.listed(search="1", since="") == set(right(path, "1"))
+    assert len(right(path, "1")) == before["hits"] + 10
+    assert len(searched) == 5  # of 16 rollouts at the top, and of 8 in the middle
+
+
+def test_a_search_that_takes_long_is_split(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that is not searched in time is searched in smaller ones."""
+    monkeypatch.setattr(text_search, "_PIECE_TIMEOUT", 0.0)
+    *_, last = asked.pieces("green")
+    assert (last["searched"], last["hits"]) == (ROLLOUTS, len(right(tmp_path / "run", "green")))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Viewer]:
+    """A viewer over a run."""
+    pytest.importorskip("playwright")
+    record(tmp_path / "run", range(ROLLOUTS))
+    with viewing(tmp_path) as viewer:
+        yield viewer
+
+
+def test_a_search_is_stopped_and_goes_on(served: Viewer, page: "Page") -> None:
+    """The page lists hits while it searches, says how far it came, and asks for no more after Stop."""
+    from playwright.sync_api import expect
+
+    found, everything = right(served.folder / "run", "green"), right(served.folder / "run", "what")
+    first = sum(one >= everything[19] for one in found)
+    requests: list[Route] = []
+
+    def answer(route: "Route") -> None:
+        requests.append(route)
+        if len(requests) == 1:  # as if a third of a large run was searched
+            route.fulfill(json={"since": everything[19], "searched": 20, "total": ROLLOUTS, "hits": first})
+        elif len(requests) > 2:
+            route.continue_()
+
+    page.route("**/api/search?*", answer)
+    page.goto(served.entry)
+    page.goto(f"{served.origin}/#/run/run/rollouts?search=green")
+    said = page.get_by_role("status").filter(has_text="newest first")
+    expect(said).to_have_text(f"{first} hits so far, searched 20 of {ROLLOUTS} rollouts, newest first")
+    rows = page.locator("tbody a[data-row]")
+    expect(rows).to_have_count(first)
+    page.get_by_role("button", name="Stop searching").click()
+    expect(said).to_have_text(f"{first} hits, searched 20 of {ROLLOUTS} rollouts, newest first")
+    requests[1].continue_()  # the answer that was on its way is not used
+    page.wait_for_load_state("networkidle")
+    assert len(requests) == 2
+    expect(said).to_be_visible()
+    rows.first.click()
+    expect(page.get_by_role("navigation", name="Other rollouts")).to_contain_text(f" of {first}")
+    page.go_back()
+    expect(page.get_by_text(f"{len(found)} of {ROLLOUTS} rollouts")).to_be_visible()
+    expect(rows).to_have_count(len(found))
+    assert len(requests) == 3
+
+
+def test_another_text_ends_a_search(served: Viewer, page: "Page") -> None:
+    """The answers to a search that was left are not shown, and it asks for no more."""
+    from playwright.sync_api import expect
+
+    asked: list[str] = []
+    partial = {"since": "f", "searched": 0, "total": ROLLOUTS, "hits": 0}
+
+    def answer(route: "Route") -> None:
+        asked.append(route.request.url.split("search=")[-1].split("&")[0])
+        if asked[-1] == "green":
+            route.fulfill(json={**partial, "since": f"f{1000 - len(asked)}"})
+        else:
+            route.continue_()
+
+    page.route("**/api/search?*", answer)
+    page.goto(served.entry)
+    page.goto(f"{served.origin}/#/run/run/rollouts?search=green")
+    expect(page.get_by_role("button", name="Stop searching")).to_be_visible()
+    page.get_by_role("searchbox").fill("blue")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(f"20 of {ROLLOUTS} rollouts")).to_be_visible()
+    assert asked[-1] == "blue"
+    assert asked.count("blue") == 1
