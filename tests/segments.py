@@ -1,12 +1,16 @@
 """Runs made by hand, file by file, for tests of reading: what is on the disk is exactly what the test put there."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from rollout_builders import header, outcome
+from rolltrace.store.compression import Frame, FrameReader
 from rolltrace.store.layout import FOLDERS
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.segment_reader import SegmentReader
 from rolltrace.trace.codec import add_checksum
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout_builder import RolloutBuilder
@@ -29,6 +33,17 @@ def make_run(path: Path) -> Path:
         (path / folder).mkdir(parents=True)
     (path / "run.json").write_bytes(add_checksum(RUN))
     return path
+
+
+def open_path(path: Path) -> SegmentReader:
+    """A segment, open for reading."""
+    return SegmentReader(LocalFiles(path.parent).open(path.name))
+
+
+def frames_of(path: Path) -> list[Frame]:
+    """The frames of a compressed file."""
+    with closing(LocalFiles(path.parent).open(path.name)) as file:
+        return list(FrameReader(file))
 
 
 def edit_run_info(run: Path, **changes: object) -> None:

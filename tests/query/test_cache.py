@@ -18,6 +18,7 @@ from rolltrace.store.cache_key import sign
 from rolltrace.store.create import create_run
 from rolltrace.store.layout import read_info
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_files import LocalFiles
 
 COUNT = "select count(*), sum(reward) from rollouts"
 SEEK_TABLE_BYTES = 60
@@ -224,7 +225,7 @@ def test_cache_of_another_layout_is_ignored(path):
     info = json.loads(described.read_bytes().partition(b"{")[1] + described.read_bytes().partition(b"{")[2])
     info |= {"layout": -1, "digests": {}}
     text = json.dumps(info).encode()
-    described.write_bytes(sign(text, read_info(path).id) + text)
+    described.write_bytes(sign(text, read_info(LocalFiles(path)).id) + text)
     assert count(path) == (1, 1.0)
     compact(path)
     assert ours not in parts(path)
@@ -380,10 +381,10 @@ def test_parts_of_others_are_not_used(path, monkeypatch):
     replace_rows(theirs, "* replace (7.0 as reward, 7.0 as line_reward)")
     described = theirs.with_name("part.json")
     info = json.loads(described.read_bytes()[64:]) | {"digests": {}}
-    for context in (read_info(path).id, "another run"):
+    for context in (read_info(LocalFiles(path)).id, "another run"):
         text = json.dumps(info).encode()
         described.write_bytes(sign(text, context) + text)
-        assert count(path) == ((1, 7.0) if context == read_info(path).id else (1, 1.0))
+        assert count(path) == ((1, 7.0) if context == read_info(LocalFiles(path)).id else (1, 1.0))
     monkeypatch.delenv("ROLLTRACE_CACHE_KEY")
     assert count(path) == (1, 1.0)
 

@@ -13,6 +13,7 @@ from rolltrace.query.compact import compact
 from rolltrace.query.parts import find_parts
 from rolltrace.store.create import create_run
 from rolltrace.store.layout import read_info
+from rolltrace.store.run_files import LocalFiles
 
 NUMBERS = "select count(*), sum(reward), min(id), max(task), sum(seconds) >= 0 from rollouts"
 
@@ -43,7 +44,9 @@ def test_damage_in_the_cache_never_gives_other_numbers(tmp_path):
             shutil.rmtree(old)
         shutil.copytree(tmp_path / "sound", part.parent)
         part.write_bytes(damaged)
-        assert not any(found.is_intact(["rollouts"]) for found in find_parts(run, read_info(run).id, "rollouts"))
+        assert not any(
+            found.is_intact(["rollouts"]) for found in find_parts(run, read_info(LocalFiles(run)).id, "rollouts")
+        )
         if number % 4 == 0:
             compact(run)
         with open_run(run) as opened:

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from rolltrace.errors import ChecksumError, InputError, RecordError
 from rolltrace.store import compression as sealed
 from rolltrace.store import safe_files
-from rolltrace.store.compression import FrameReader, compress_segment, compressed_path, seek_table
-from rolltrace.store.segment_reader import SegmentReader, open_segment
+from rolltrace.store.compression import compress_segment, compressed_path, seek_table
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.segment_reader import open_segment
 from rolltrace.trace.limits import MAX_FRAME_BYTES
+from segments import frames_of, open_path
 
 SMALL = 64
 
@@ -45,7 +47,7 @@ def unpack(path):
 
 def content(path, offset=0):
     """What a reader gets of a segment, and the faults it meets."""
-    segment = SegmentReader(path)
+    segment = open_path(path)
     try:
         blocks = list(segment.blocks(offset))
     finally:
@@ -84,7 +86,7 @@ def test_any_stretch_can_be_read(pieces, offset, length):
         path = Path(folder) / "s-000000.jsonl"
         path.write_bytes(data)
         for where in (path, None):
-            segment = SegmentReader(where or compress_segment(path))
+            segment = open_path(where or compress_segment(path))
             assert segment.size == len(data)
             assert segment.read(offset, length) == data[offset : offset + length]
             assert b"".join(block.data for block in segment.blocks(offset)) == data[offset:]
@@ -94,8 +96,7 @@ def test_any_stretch_can_be_read(pieces, offset, length):
 def test_frames_end_where_lines_end(plain, small_frames):
     """A damaged frame costs only lines of its own, because none is cut."""
     data = plain.read_bytes()
-    with compress_segment(plain).open("rb") as file:
-        found = list(FrameReader(file.fileno()))
+    found = frames_of(compress_segment(plain))
     assert len(found) > 10
     assert all(data[frame.offset + frame.length - 1 :][:1] == b"\n" for frame in found[:-1])
     assert all(frame.length <= SMALL for frame in found)
@@ -191,13 +192,13 @@ def test_damaged_frame_costs_only_itself(plain, small_frames):
     data = plain.read_bytes()
     path = compress_segment(plain)
     with path.open("r+b") as file:
-        victim = list(FrameReader(file.fileno()))[3]
+        victim = frames_of(path)[3]
         file.seek(victim.position + victim.size - 6)
         file.write(b"\xa5\xa5")
     expected = data[: victim.offset] + data[victim.offset + victim.length :]
     assert content(path) == (expected, [(victim.offset, victim.length)])
     assert content(path, victim.offset + victim.length) == (data[victim.offset + victim.length :], [])
-    segment = SegmentReader(path)
+    segment = open_path(path)
     with pytest.raises(RecordError, match="damaged"):
         segment.read(victim.offset, 1)
     segment.close()
@@ -209,8 +210,7 @@ def test_frames_are_found_without_the_table(plain, small_frames, lost):
     data = plain.read_bytes()
     path = compress_segment(plain)
     whole = path.read_bytes()
-    with path.open("rb") as file:
-        table = len(seek_table([(frame.size, frame.length) for frame in FrameReader(file.fileno())]))
+    table = len(seek_table([(frame.size, frame.length) for frame in frames_of(path)]))
     if lost == "the footer":
         path.write_bytes(whole[:-4])
     elif lost == "the table":
@@ -219,7 +219,7 @@ def test_frames_are_found_without_the_table(plain, small_frames, lost):
         place = len(whole) - table + 8 + 4  # of the first frame's plain length
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     assert content(path) == (data, [])
-    segment = SegmentReader(path)
+    segment = open_path(path)
     assert not segment.seek_table_matches
     assert segment.size == len(data)
     segment.close()
@@ -230,10 +230,10 @@ def test_damaged_header_moves_no_other_frame(plain, small_frames):
     data = plain.read_bytes()
     path = compress_segment(plain)
     with path.open("r+b") as file:
-        victim = list(FrameReader(file.fileno()))[3]
+        victim = frames_of(path)[3]
         file.seek(victim.position + 5)  # of the length in the header
         file.write(bytes([victim.length - 1]))
-    segment = SegmentReader(path)
+    segment = open_path(path)
     assert segment.seek_table_matches
     assert segment.size == len(data)
     segment.close()
@@ -245,7 +245,7 @@ def test_damaged_frame_without_a_table_costs_only_itself(plain, small_frames):
     data = plain.read_bytes()
     path = compress_segment(plain)
     with path.open("r+b") as file:
-        found = list(FrameReader(file.fileno()))
+        found = frames_of(path)
         file.truncate(found[-1].position + found[-1].size)
         file.seek(found[3].position + 9)
         file.write(b"\xff" * 8)
@@ -291,10 +291,10 @@ def test_plain_file_is_read_where_both_exist(plain):
     """The plain file stands until it is gone: it is the one that was written first."""
     data = plain.read_bytes()
     path = compress_segment(plain)
-    assert open_segment(path.parent, "session-000000").is_compressed
+    assert open_segment(LocalFiles(path.parent), "session-000000").is_compressed
     plain.write_bytes(data)
     path.write_bytes(b"half a sealed file")
-    segment = open_segment(path.parent, "session-000000")
+    segment = open_segment(LocalFiles(path.parent), "session-000000")
     assert segment.read(0, len(data)) == data
     segment.close()
 
@@ -303,7 +303,7 @@ def test_pipe_is_refused_without_waiting(tmp_path):
     """A pipe with the name of a segment is no segment."""
     os.mkfifo(tmp_path / "s-000000.jsonl")
     with pytest.raises(RecordError, match="regular file"):
-        open_segment(tmp_path, "s-000000")
+        open_segment(LocalFiles(tmp_path), "s-000000")
 
 
 def test_seek_table_is_the_public_format():

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.store import cursor, segment_reader
+from rolltrace.store import segment_reader
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import Cursor, LineLocation
 from rolltrace.store.read_errors import MAX_PER_FILE, ReadError, ReadErrors
-from rolltrace.store.segment_reader import TORN, FileBlock, SegmentListing, list_segments, split_lines
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.segment_reader import TORN, FileBlock, split_lines
 from rolltrace.trace.codec import add_checksum
 from segments import make_run, segment
 
@@ -31,7 +32,7 @@ class Reading:
     def __init__(self, run, covered=None):
         self.reported = []
         self.problems = ReadErrors()
-        self.cursor = Cursor(run, "rollouts", self._report, covered, self.problems.clear_transient)
+        self.cursor = Cursor(LocalFiles(run), "rollouts", self._report, covered, self.problems.clear_transient)
 
     def _report(self, problem):
         self.reported.append(problem)
@@ -224,8 +225,9 @@ def test_file_that_a_listing_missed_is_looked_for_again(run, monkeypatch):
     """A listing that races with sealing may have neither name of a segment: it is made anew before that is told."""
     for number, line in ((0, A), (1, B), (2, C)):
         segment(run, f"s-{number:06d}").write_bytes(line)
-    listings = [SegmentListing(["s-000000", "s-000002"], [])]
-    monkeypatch.setattr(cursor, "list_segments", lambda folder: listings.pop() if listings else list_segments(folder))
+    files = LocalFiles(run).list_files("rollouts")
+    listings = [files, [file for file in files if "000001" not in file.name]]
+    monkeypatch.setattr(LocalFiles, "list_files", lambda files, folder: listings.pop())
     reading = Reading(run)
     assert reading.read() == [A, B, C]
     assert reading.reported == []

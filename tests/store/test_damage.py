@@ -8,10 +8,10 @@ import pytest
 from rolltrace.errors import RecordError, UnknownNameError
 from rolltrace.store import compression as sealed
 from rolltrace.store import id_index as offsets
-from rolltrace.store.compression import FrameReader, compress_segment
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import encode_rollout
-from segments import make_run, rollout_line, segment
+from segments import frames_of, make_run, rollout_line, segment
 
 LINES = 40
 
@@ -101,8 +101,7 @@ class Patient:
         shutil.copytree(self.run / "cache", self.run / "kept")
 
     def _end_of_frames(self):
-        with self.path.open("rb") as file:
-            last = list(FrameReader(file.fileno()))[-1]
+        last = frames_of(self.path)[-1]
         return last.position + last.size
 
     def damage(self, rng):

@@ -1,6 +1,7 @@
 """The names of a run's files: one place makes them and reads them."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import LedgerName, SegmentName, ledger_name, segment_name, strip_extension
-from rolltrace.store.segment_reader import list_segments, scan_segments
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.segment_reader import existing_segments, list_segments
 from segments import make_run, rollout_line, segment
 
 SESSIONS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=20)
@@ -56,9 +58,9 @@ def test_segments_are_listed_as_they_were_begun(tmp_path):
         segment(run, str(SegmentName("s", sequence))).write_bytes(rollout_line(f"r{sequence}"))
     segment(run, "foreign").touch()
     names = ["foreign", "s-999999", "s-1000000", "s-1000001"]
-    assert list_segments(run / "rollouts").segments == names
+    assert list(list_segments(LocalFiles(run), "rollouts").segments) == names
     problems = []
-    assert [place.file for place, _ in Cursor(run, "rollouts", problems.append).read()] == [
+    assert [place.file for place, _ in Cursor(LocalFiles(run), "rollouts", problems.append).read()] == [
         f"rollouts/{name}" for name in names[1:]
     ]
     assert "rollouts/s-1000000.jsonl" not in {problem.file for problem in problems}
@@ -75,12 +77,12 @@ def test_scan_tells_sizes_and_what_no_longer_grows(tmp_path):
     segment(run, "s-000001").write_bytes(line)
     segment(run, "folder").mkdir()
     (run / "rollouts/.s-000003.jsonl.zst.1").touch()
-    entries = {entry.stem: entry for entry in scan_segments(run / "rollouts")}
+    entries = {entry.stem: entry for entry in existing_segments(LocalFiles(run), "rollouts")}
     assert both.exists()
     assert list(entries) == ["folder", "s-000000", "s-000001", "s-000002"]
     assert [entry.is_compressed for entry in entries.values()] == [False, True, False, False]
     assert [entry.is_regular for entry in entries.values()] == [False, True, True, True]
-    assert (entries["s-000000"].path, entries["s-000000"].size) == (sealed, sealed.stat().st_size)
+    assert entries["s-000000"].size == sealed.stat().st_size
     assert (entries["s-000002"].name, entries["s-000002"].size) == (SegmentName("s", 2), len(line))
     assert entries["folder"].name is None
 
@@ -90,8 +92,12 @@ def test_scan_finds_what_is_sealed_meanwhile(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
     for number in range(2):
         segment(run, f"s-{number:06d}").write_bytes(rollout_line("r"))
-    names = [file.name for file in (run / "rollouts").iterdir()]
+    with os.scandir(run / "rollouts") as entries:
+        listed = list(entries)
     compress_segment(segment(run, "s-000000"))
     segment(run, "s-000001").unlink()
-    monkeypatch.setattr(os, "listdir", lambda folder: names)
-    assert [(entry.stem, entry.is_compressed) for entry in scan_segments(run / "rollouts")] == [("s-000000", True)]
+    real, stale = os.scandir, [nullcontext(listed)]
+    monkeypatch.setattr(os, "scandir", lambda folder: stale.pop() if stale else real(folder))
+    assert [(entry.stem, entry.is_compressed) for entry in existing_segments(LocalFiles(run), "rollouts")] == [
+        ("s-000000", True)
+    ]

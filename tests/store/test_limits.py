@@ -19,11 +19,12 @@ from rolltrace.store.create import create_run
 from rolltrace.store.layout import read_info
 from rolltrace.store.read_errors import ReadErrorKind
 from rolltrace.store.reader import RunReader
-from rolltrace.store.segment_reader import FileBlock, SegmentReader, split_lines, split_lines_backwards
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.segment_reader import FileBlock, split_lines, split_lines_backwards
 from rolltrace.trace import codec
 from rolltrace.trace.codec import add_checksum, decode_rollout
 from rolltrace.trace.limits import MAX_INFO_BYTES, MAX_NESTING
-from segments import make_run, rollout_line, segment
+from segments import make_run, open_path, rollout_line, segment
 
 A, B = rollout_line("a"), rollout_line("b")
 
@@ -48,7 +49,7 @@ def test_config_that_is_nested_too_deeply_is_no_config(tmp_path, depth):
     bad = make_good_run(tmp_path / "bad")
     hostile_cases(SMALL._replace(depths=(depth,)))[f"config nested {depth:,} deep"](bad)
     with pytest.raises(RunNotFoundError, match=r"valid run\.json"):
-        read_info(bad)
+        read_info(LocalFiles(bad))
     listing = list_runs(tmp_path)
     assert [run.name for run in listing.runs] == ["good"]
     assert len(listing.unreadable) == 1
@@ -59,7 +60,7 @@ def test_run_json_that_is_too_long_is_refused(tmp_path):
     run = make_good_run(tmp_path / "bad")
     (run / "run.json").write_bytes(b" " * (MAX_INFO_BYTES + 1))
     with pytest.raises(RunNotFoundError, match=f"at most {MAX_INFO_BYTES} bytes"):
-        read_info(run)
+        read_info(LocalFiles(run))
     with pytest.raises(InputError, match=f"at most {MAX_INFO_BYTES} bytes"):
         create_run(tmp_path / "new", config={"text": "x" * MAX_INFO_BYTES})
     assert not (tmp_path / "new").exists()
@@ -89,7 +90,7 @@ def test_lengths_that_the_table_states_wrongly_do_not_unpack_everything(tmp_path
     loads = []
     load = compression.FrameReader.load
     monkeypatch.setattr(compression.FrameReader, "load", lambda self, frame: loads.append(frame) or load(self, frame))
-    reader = SegmentReader(path)
+    reader = open_path(path)
     assert reader.size < 3 << 20
     assert len(loads) < 10
     reader.close()

@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from rolltrace.check.audit import Finding
@@ -19,6 +18,7 @@ from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo, SegmentNam
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_files import FileEntry
 from rolltrace.trace.codec import decode_rollout, decode_stored_score
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
@@ -34,21 +34,6 @@ _LINES = """
 """
 _MAX_QUOTES = 10_000
 """How many quoted rollouts are looked up at once."""
-
-
-class FolderEntry(msgspec.Struct, frozen=True):
-    """A file of one of the run's folders."""
-
-    folder: str
-    name: str
-    size: int
-    modified_at: float
-    """When it was last modified, in seconds since 1970."""
-
-    @property
-    def path(self) -> str:
-        """The path relative to the run's directory."""
-        return f"{self.folder}/{self.name}"
 
 
 class AuditedRun:
@@ -159,13 +144,9 @@ class AuditedRun:
                 counts[session_of_file(file)] += count
         return counts
 
-    def entries(self, folder: str) -> list[FolderEntry] | None:
-        """The files of a folder, by name; None if the folder cannot be listed."""
-        try:
-            paths = sorted((self.path / folder).iterdir())
-        except OSError:
-            return None
-        return [_entry(folder, path) for path in paths]
+    def entries(self, folder: str) -> list[FileEntry]:
+        """The files of a folder, by name; empty if it cannot be listed."""
+        return self.reader.files.existing(folder)
 
     def close(self) -> None:
         """Close the tables and the files."""
@@ -175,7 +156,7 @@ class AuditedRun:
 
     def _records(self, folder: str, decode: Callable[[bytes], AnyRecord]) -> Iterator[tuple[LineLocation, AnyRecord]]:
         """Every record of a folder that can be read; what cannot is reported."""
-        return decode_lines(Cursor(self.path, folder, self._report).read(), decode, self._report)
+        return decode_lines(Cursor(self.reader.files, folder, self._report).read(), decode, self._report)
 
     def _report(self, error: ReadError) -> None:
         if error.kind is ReadErrorKind.NEWER and error.offset is not None:
@@ -226,11 +207,3 @@ def _blob_names(rollout: Rollout) -> set[str]:
     in_calls = [message for call in rollout.calls for message in (*call.prompt, call.reply) if message is not None]
     messages = (*rollout.messages, *responses, *in_calls)
     return {part.blob.name for message in messages for part in message.parts if part.blob is not None}
-
-
-def _entry(folder: str, path: Path) -> FolderEntry:
-    try:
-        status = path.lstat()
-    except OSError:  # deleted since it was listed
-        return FolderEntry(folder, path.name, 0, 0.0)
-    return FolderEntry(folder, path.name, status.st_size, status.st_mtime)

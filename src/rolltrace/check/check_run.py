@@ -45,7 +45,7 @@ def check_run(
         _audit_records(run, inspectors, on_progress)
         for inspector in _with_input(AuditInput.RUN, inspectors):
             inspector.call(run)
-        sizes = [entry.size for folder in FOLDERS for entry in run.entries(folder) or ()]
+        sizes = [entry.size for folder in FOLDERS for entry in run.entries(folder)]
         return AuditReport(
             path=str(run.path),
             run=run.info.id,

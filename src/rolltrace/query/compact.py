@@ -18,7 +18,8 @@ from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
-from rolltrace.store.safe_files import refuse_link, stat_files
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import existing_segments
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ def closed_segments(reader: RunReader) -> list[Path]:
     ledgers = reader.ledgers()
     closed = []
     for folder in (ROLLOUTS, SCORES):
-        entries = [entry for entry in existing_segments(reader.path / folder) if entry.name is not None]
+        entries = [entry for entry in existing_segments(reader.files, folder) if entry.name is not None]
         last = {entry.name.session: entry.name.sequence for entry in entries if entry.name}  # they are in order
         closed += [
-            entry.path
+            reader.path / folder / entry.name.plain
             for entry in entries
             if entry.name and entry.is_regular and not entry.is_compressed and entry.name.session in ledgers
             if ledgers[entry.name.session].closed or entry.name.sequence < last[entry.name.session]
@@ -79,7 +80,7 @@ def closed_segments(reader: RunReader) -> list[Path]:
 
 
 def _size(part: Part) -> int:
-    return sum(size for _, size, _ in stat_files(part.path))
+    return sum(file.size for file in LocalFiles(part.path).existing(""))
 
 
 def _compress(path: Path) -> bool:

@@ -36,7 +36,7 @@ from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
-from rolltrace.store.safe_files import stat_files
+from rolltrace.store.run_files import FileEntry
 from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.temp_folders import explain_full_disk, make_folder, remove_folder
 
@@ -254,7 +254,7 @@ class Database:
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
-            reader.path, reader.info.id, self._private / str(number), self.connection, reader.cursor,
+            reader.files, reader.info.id, self._private / str(number), self.connection, reader.cursor,
             self._errors.report, reader.decode_score, self._is_partial, self._on_progress,
         )  # fmt: skip
 
@@ -265,7 +265,7 @@ class _SessionCache:
     def __init__(self, reader: RunReader, connection: "duckdb.DuckDBPyConnection") -> None:
         self._reader = reader
         self._connection = connection
-        self._stamp: list[tuple[str, int, int]] | None = None
+        self._stamp: list[FileEntry] | None = None
         """The names, sizes and times of the ledger files, which change when a ledger is written."""
         self._ledgers: tuple[Ledger, ...] = ()
 
@@ -280,7 +280,7 @@ class _SessionCache:
 
     def ledgers(self) -> Sequence[Ledger]:
         """The last ledger of each session."""
-        stamp = stat_files(self._reader.path / LEDGER)
+        stamp = self._reader.files.existing(LEDGER)
         if stamp != self._stamp:
             self._stamp, self._ledgers = stamp, tuple(self._reader.ledgers().values())
         return self._ledgers

@@ -16,7 +16,8 @@ from rolltrace.store.cache_key import cache_folders, make_cache_folder, sign, ve
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.safe_files import open_regular, publish_file, stat_files, unfinished_file
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.safe_files import open_regular, publish_file, unfinished_file
 from rolltrace.trace.rollout_builder import new_id
 
 NUMBERS_FILE = "list.msgpack"
@@ -108,10 +109,10 @@ def _stamp(path: Path, run: str) -> tuple[str, int, float]:
     """A hash of the names, sizes and times of a run's files; the size of its rollouts, and the newest of the times."""
     digest, size, newest = hashlib.blake2b(run.encode(), digest_size=16), 0, 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
-        files = stat_files(path / folder)
+        files = LocalFiles(path).existing(folder)
         digest.update(repr((folder, files)).encode("utf-8", "surrogateescape"))
-        size += sum(length for _, length, _ in files) if folder == ROLLOUTS else 0
-        newest = max(newest, *(changed for _, _, changed in files), 0)
+        size += sum(file.size for file in files) if folder == ROLLOUTS else 0
+        newest = max(newest, *(file.changed for file in files), 0)
     return digest.hexdigest(), size, newest / 1e9
 
 

@@ -20,6 +20,7 @@ from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import SegmentEntry, existing_segments
 
@@ -47,8 +48,8 @@ class BuiltPart(msgspec.Struct):
 class PartProcesses:
     """Processes that make the parts of one folder."""
 
-    def __init__(self, run: Path, folder: str, private: Path, is_partial: bool) -> None:
-        self._run = run
+    def __init__(self, files: RunFiles, folder: str, private: Path, is_partial: bool) -> None:
+        self._files = files
         self._folder = folder
         self._private = private
         self._is_partial = is_partial
@@ -60,7 +61,7 @@ class PartProcesses:
         self._count = 0
         self._waits = False
         """Whether another process had the lock at the last look."""
-        self._lock = FileLock(run / CACHE / f".{folder}.lock")
+        self._lock = FileLock(files.path / CACHE / f".{folder}.lock")
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
 
@@ -86,7 +87,7 @@ class PartProcesses:
         for batch in batches:
             path = self._private / f"{self._folder}-batch-{self._count}"
             self._count += 1
-            call = self._pool.submit(_build, str(self._run), self._folder, list(batch), str(path))
+            call = self._pool.submit(_build, self._files, self._folder, list(batch), str(path))
             self._batches[call] = batch
             self._tried |= batch.keys()
             self.pending |= batch
@@ -105,7 +106,7 @@ class PartProcesses:
         self._tried = set(self.pending)
 
     def _unread(self, covered: dict[str, int]) -> list[dict[str, int]]:
-        return _batches(self._folder, existing_segments(self._run / self._folder), {*covered, *self._tried})
+        return _batches(self._folder, existing_segments(self._files, self._folder), {*covered, *self._tried})
 
     def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltPart]:
         """What was made since the last call; with `waits`, until everything is made."""
@@ -185,11 +186,11 @@ def estimated_length(segment: SegmentEntry) -> int:
     return segment.size * _COMPRESSION if segment.is_compressed else segment.size
 
 
-def _build(run: str, folder: str, files: list[str], path: str) -> bytes:
+def _build(run: RunFiles, folder: str, files: list[str], path: str) -> bytes:
     """In a worker process: make a part of some segments; returns a `BuiltPart`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
     reader, errors = RunReader(run), list[ReadError]()
-    cursor = Cursor(reader.path, folder, errors.append, reads=frozenset(files).__contains__)
+    cursor = Cursor(run, folder, errors.append, reads=frozenset(files).__contains__)
     private = Path(path)
     connection = connect(private.parent, _LIMITS)
     try:

@@ -78,8 +78,7 @@ class LineReader:
     def _open(self, file: str) -> SegmentReader:
         if self._segment is None or file != self._file:
             self.close()
-            folder, _, name = file.partition("/")
-            self._segment, self._file, self._start = open_segment(self.reader.path / folder, name), file, 0
+            self._segment, self._file, self._start = open_segment(self.reader.files, file), file, 0
         return self._segment
 
 

@@ -23,6 +23,7 @@ from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run, read_inf
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_files import LocalFiles, RunFiles
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -31,25 +32,24 @@ PAGE_ROWS = 50_000
 
 
 def open_run(
-    path: str | Path | Sequence[str | Path],
+    path: str | Path | RunFiles | Sequence[str | Path | RunFiles],
     memory: str = MEMORY,
     threads: int = THREADS,
     *,
     partial: bool = False,
     on_progress: OnCoverage | None = None,
 ) -> "Run":
-    """Open the run at `path`. A directory of runs, or several paths, are opened as one.
+    """Open the run at `path`, or with these files. A directory of runs, or several paths, are opened as one.
 
     `memory` and `threads` limit what statements may use. With `partial`, statements about a long run do not wait until
     all of its tables are made: they answer from the newest segments, and `Run.coverage` says how much that is.
     `on_progress` is called with that number while tables are being made.
     """
     limits = EngineLimits(memory, threads)
-    paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
-    runs = [run for one in paths for run in _runs_at(one)]
-    if not runs:
+    paths = [path] if isinstance(path, str | Path | RunFiles) else path
+    readers = [RunReader(run) for one in paths for run in _runs_at(one)]
+    if not readers:
         raise InputError("Expected at least one run to open, got no paths.")
-    readers = [RunReader(run) for run in runs]
     _refuse_copies(readers)
     return Run(readers, limits, partial=partial, on_progress=on_progress)
 
@@ -65,7 +65,10 @@ def _refuse_copies(readers: Sequence[RunReader]) -> None:
             )
 
 
-def _runs_at(path: Path) -> list[Path]:
+def _runs_at(run: str | Path | RunFiles) -> Sequence[Path | RunFiles]:
+    if isinstance(run, RunFiles):
+        return [run]
+    path = Path(run)
     if is_run(path):
         return [path]
     try:
@@ -75,7 +78,7 @@ def _runs_at(path: Path) -> list[Path]:
         runs = []
     if not runs:
         if (path / ROLLOUTS).is_dir():
-            read_info(path)  # raises the error for a missing run.json
+            read_info(LocalFiles(path))  # raises the error for a missing run.json
         raise RunNotFoundError(
             f"Expected a run at {path}, a directory with {RUN_FILE}, or a directory of runs, "
             f"got {'neither' if path.exists() else 'nothing'}."

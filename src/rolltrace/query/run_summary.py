@@ -15,6 +15,7 @@ from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, query_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_files import RunFiles
 
 _MAX_PROBLEMS = 20
 _MAX_ERRORS = 20
@@ -161,7 +162,9 @@ def query_numbers(run: Run) -> RolloutNumbers:
     return RolloutNumbers(**{**fields, **times}, rewards=stats_from_row(row))
 
 
-def summarize(path: str | Path, *, partial: bool = False, on_progress: OnCoverage | None = None) -> RunSummary:
+def summarize(
+    path: str | Path | RunFiles, *, partial: bool = False, on_progress: OnCoverage | None = None
+) -> RunSummary:
     """Summarize the run at `path`, with SQL; with `partial`, what can be read of it at once."""
     with Run([RunReader(path)], partial=partial, on_progress=on_progress) as run:
         run.hold()
@@ -175,7 +178,7 @@ def summarize(path: str | Path, *, partial: bool = False, on_progress: OnCoverag
         info, problems, coverage = run.info, run.problems, run.coverage
     planned = planned_episodes(info)
     return RunSummary(
-        path=str(path),
+        path=str(run.path),
         coverage=coverage,
         run=info.id,
         created_at=info.created_at,

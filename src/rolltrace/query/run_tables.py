@@ -35,6 +35,7 @@ from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.read_errors import ReadError
+from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import existing_segments
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class RunTables:
 
     def __init__(
         self,
-        run: Path,
+        files: RunFiles,
         run_id: str,
         private: Path,
         connection: "duckdb.DuckDBPyConnection",
@@ -71,7 +72,8 @@ class RunTables:
         is_partial: bool = False,
         on_progress: OnCoverage | None = None,
     ) -> None:
-        self.run = run
+        self._files = files
+        self.run = run = files.path
         self._run_id = run_id
         self._cache_folders = cache_folders(run, run_id)
         self.parts: dict[str, list[Part]] = {}
@@ -90,7 +92,9 @@ class RunTables:
         self._writable_folders = list(self._cache_folders)
         self._is_partial = is_partial
         self._on_progress = on_progress
-        self._processes = {folder: PartProcesses(run, folder, private / _PROCESSES, is_partial) for folder in TABLES_OF}
+        self._processes = {
+            folder: PartProcesses(files, folder, private / _PROCESSES, is_partial) for folder in TABLES_OF
+        }
         (private / _PROCESSES).mkdir(parents=True, exist_ok=True)
 
     def refresh(self, tables: Iterable[str], deadline: QueryDeadline, *, reads: bool = True) -> None:
@@ -117,7 +121,7 @@ class RunTables:
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
         if not pending:
             return 1.0
-        total = sum(estimated_length(entry) for folder in TABLES_OF for entry in existing_segments(self.run / folder))
+        total = sum(estimated_length(entry) for folder in TABLES_OF for entry in existing_segments(self._files, folder))
         return max(0.0, 1.0 - pending / max(total, 1))
 
     def close(self) -> None:
@@ -196,7 +200,7 @@ class RunTables:
 
     def _start(self, folder: str, parts: Sequence[Part]) -> None:
         """Continue from these parts, as far as they fit together."""
-        self.parts[folder], self.covered[folder] = covering_parts(parts, segment_sizes(self.run, folder))
+        self.parts[folder], self.covered[folder] = covering_parts(parts, segment_sizes(self._files, folder))
         self._cursors.pop(folder, None)
 
     def _damaged_parts(self, folder: str, tables: Sequence[str]) -> list[Part]:
@@ -318,7 +322,7 @@ def _joined_ranges(parts: Iterable[Part]) -> Ranges:
     return ranges
 
 
-def segment_sizes(run: Path, folder: str) -> dict[str, int]:
+def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:
     """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
-    entries = existing_segments(run / folder)
+    entries = existing_segments(files, folder)
     return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in entries}

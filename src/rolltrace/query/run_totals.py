@@ -19,6 +19,7 @@ from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.field_types import Timestamp
 from rolltrace.trace.json_numbers import Float, parse_number
@@ -228,7 +229,7 @@ class _LineReader:
         ids: set[str] = set()
         repeated: dict[str, tuple[int, int]] = {}
         files: Counter[str] = Counter()
-        for location, line in Cursor(self._path, folder, self._errors.report).read():
+        for location, line in Cursor(LocalFiles(self._path), folder, self._errors.report).read():
             try:
                 record = decoder.decode(line)
             except (ValueError, RecursionError) as error:

@@ -5,7 +5,9 @@ import stat
 from pathlib import Path
 
 from rolltrace.errors import ChecksumError, RecordError
-from rolltrace.store.safe_files import open_regular, publish_file, refuse_link, unfinished_file
+from rolltrace.store.layout import BLOBS
+from rolltrace.store.run_files import RunFiles
+from rolltrace.store.safe_files import publish_file, refuse_link, unfinished_file
 from rolltrace.trace.blob import validate_blob_name
 from rolltrace.trace.limits import MAX_BLOB_BYTES
 
@@ -15,14 +17,13 @@ def blob_path(folder: Path, name: str) -> Path:
     return folder / validate_blob_name(name)
 
 
-def read_blob(folder: Path, name: str) -> bytes:
+def read_blob(files: RunFiles, name: str) -> bytes:
     """Read a blob and check its digest."""
-    path = blob_path(folder, name)
+    path = blob_path(files.path / BLOBS, name)
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_BLOB_BYTES + 1)
+        data = files.read(f"{BLOBS}/{name}", 0, MAX_BLOB_BYTES + 1)
     except OSError as error:
-        raise RecordError(f"Expected a blob at {path}, got: {error.strerror}.") from error
+        raise RecordError(f"Expected a blob at {path}, got: {error.strerror or error}.") from error
     if len(data) > MAX_BLOB_BYTES:
         raise RecordError(f"Expected a blob of at most {MAX_BLOB_BYTES} bytes at {path}, got a longer one.")
     digest = hashlib.sha256(data).hexdigest()

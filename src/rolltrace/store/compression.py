@@ -6,6 +6,7 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -14,6 +15,7 @@ import zstandard
 
 from rolltrace.errors import ChecksumError, InputError
 from rolltrace.store.layout import COMPRESSED_SUFFIX, strip_extension
+from rolltrace.store.run_files import LocalFile, RunFile
 from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
 from rolltrace.trace.limits import MAX_FRAME_BYTES, MAX_FRAMES, MAX_LINE_BYTES, MAX_RATIO
 
@@ -59,9 +61,9 @@ def seek_table(sizes: Sequence[tuple[int, int]]) -> bytes:
 class FrameReader:
     """Reads the frames of a compressed file, by its seek table or, if that is damaged, by searching for them."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
+    def __init__(self, file: RunFile) -> None:
+        self._file = file
+        self._size = file.size
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_FRAME_BYTES)
         self._table = self._read_table()
 
@@ -106,7 +108,7 @@ class FrameReader:
             raise ChecksumError(frame.error)
         if frame.size > 2 * MAX_FRAME_BYTES or frame.length == 0:
             raise ChecksumError(f"Damaged zstd frame ({frame.size} bytes at offset {frame.position}).")
-        data = os.pread(self._descriptor, frame.size, frame.position)
+        data = self._file.read(frame.position, frame.size)
         length = _content_length(data)
         if length != frame.length:
             raise ChecksumError(f"Expected a frame of {frame.length} bytes, got a damaged header.")
@@ -120,7 +122,7 @@ class FrameReader:
 
     def first_bytes(self, length: int) -> bytes:
         """The first bytes of the plain segment, not verified, without decompressing a frame; empty if damaged."""
-        data = os.pread(self._descriptor, _MAX_HEADER_BYTES + 3 + _MAX_BLOCK_BYTES, 0)
+        data = self._file.read(0, _MAX_HEADER_BYTES + 3 + _MAX_BLOCK_BYTES)
         try:
             return self._decompressor.stream_reader(data).read(length)
         except zstandard.ZstdError:
@@ -128,7 +130,7 @@ class FrameReader:
 
     def _read_table(self) -> list[Frame] | None:
         """The frames by the seek table; None if the table is missing or damaged."""
-        footer = os.pread(self._descriptor, _FOOTER.size, max(self._size - _FOOTER.size, 0))
+        footer = self._file.read(max(self._size - _FOOTER.size, 0), _FOOTER.size)
         if len(footer) < _FOOTER.size:
             return None
         count, _, magic = _FOOTER.unpack(footer)
@@ -136,10 +138,10 @@ class FrameReader:
         start = self._size - _SKIP.size - length
         if magic != _FOOTER_MAGIC or count > MAX_FRAMES or start < 0:
             return None
-        head = os.pread(self._descriptor, _SKIP.size, start)
+        head = self._file.read(start, _SKIP.size)
         if len(head) < _SKIP.size or _SKIP.unpack(head) != (_TABLE_MAGIC, length):
             return None
-        entries = os.pread(self._descriptor, count * _ENTRY.size, start + _SKIP.size)
+        entries = self._file.read(start + _SKIP.size, count * _ENTRY.size)
         frames = _frames_of(entries) if len(entries) == count * _ENTRY.size else []
         end = frames[-1].position + frames[-1].size if frames else 0
         return self._bounded(frames) if end == start and len(frames) == count else None
@@ -189,7 +191,7 @@ class FrameReader:
             if len(frames) >= MAX_FRAMES or offset > max_plain_bytes(self._size):
                 return [*frames, self._unread(position, offset)]
             steps_left -= 1
-            if steps_left > 0 and os.pread(self._descriptor, 4, position) == _TABLE_START:
+            if steps_left > 0 and self._file.read(position, 4) == _TABLE_START:
                 position = self._next_magic(position + 1)  # the table may be damaged, so its length is not used
                 continue
             length = self._length_at(position) or 0
@@ -201,15 +203,15 @@ class FrameReader:
         return frames
 
     def _length_at(self, position: int) -> int | None:
-        return _content_length(os.pread(self._descriptor, _MAX_HEADER_BYTES, position))
+        return _content_length(self._file.read(position, _MAX_HEADER_BYTES))
 
     def _frame_end(self, position: int, steps_left: int) -> tuple[int | None, int]:
         """Where a frame ends by the sizes of its blocks, or None if they are damaged; and the steps that are left."""
-        head = os.pread(self._descriptor, _MAX_HEADER_BYTES, position)
+        head = self._file.read(position, _MAX_HEADER_BYTES)
         end = position + zstandard.frame_header_size(head)
         while steps_left > 0:
             steps_left -= 1
-            block = int.from_bytes(os.pread(self._descriptor, 3, end), "little")
+            block = int.from_bytes(self._file.read(end, 3), "little")
             last, kind, size = block & 1, block >> 1 & 3, block >> 3
             end += 3 + (1 if kind == 1 else size)
             if kind == 3 or size > _MAX_BLOCK_BYTES or end > self._size:
@@ -223,7 +225,7 @@ class FrameReader:
         """The position of the next frame or seek table, or the end of the file."""
         scan = _SCAN_BYTES[0]  # grows, because the next frame is often near
         while position < self._size:
-            block = os.pread(self._descriptor, scan, position)
+            block = self._file.read(position, scan)
             starts = [start for start in map(block.find, (_MAGIC, _TABLE_START)) if start >= 0]
             if starts:
                 return position + min(starts)
@@ -316,8 +318,8 @@ def _write_compressed(source: BinaryIO, target: Path) -> None:
 
 def _check_copy(target: Path, size: int, checksum: int) -> None:
     read_size = read_checksum = 0
-    with target.open("rb") as file:
-        frames = FrameReader(file.fileno())
+    with closing(LocalFile(target, target.name)) as file:
+        frames = FrameReader(file)
         for frame in frames:
             data = frames.load(frame)
             read_size += len(data)

@@ -11,6 +11,7 @@ from rolltrace.errors import InputError, RolltraceError, RunExistsError, Storage
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info, read_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
+from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
@@ -124,7 +125,7 @@ def _create(folder: Path, config: Mapping[str, Any] | None, planned: int | None)
 
 
 def _join(folder: Path) -> RunInfo:
-    info = read_info(folder)
+    info = read_info(LocalFiles(folder))
     _make_folders(folder)
     return info
 

@@ -1,9 +1,7 @@
 """Reads the lines of a folder of segments, each once, and continues where it stopped."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -11,6 +9,7 @@ import msgspec
 from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
+from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import (
     TORN,
     Line,
@@ -54,14 +53,14 @@ class Cursor:
 
     def __init__(
         self,
-        run: Path,
+        files: RunFiles,
         folder: str,
         report: Callable[[ReadError], None],
         covered: Mapping[str, int] | None = None,
         on_read: Callable[[str, int], object] = lambda _file, _end: None,
         reads: Callable[[str], bool] = lambda _file: True,
     ) -> None:
-        self._path = run / folder
+        self._files = files
         self._folder = folder
         self._report = report
         self._on_read = on_read
@@ -94,12 +93,13 @@ class Cursor:
         for name in listing.unexpected:
             message = f"Expected a file whose name ends in {PLAIN_SUFFIX} or {COMPRESSED_SUFFIX}."
             self._report_once(ReadError(f"{self._folder}/{name}", None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
-        for name in listing.segments if order is None else order(listing.segments):
-            file = f"{self._folder}/{name}"
-            if file in self._finished or not self._reads(file) or self._is_read(name):
+        for name in listing.segments if order is None else order(list(listing.segments)):
+            file, entry = f"{self._folder}/{name}", listing.segments[name]
+            is_read = not entry.is_compressed and self.covered.get(file) == entry.size
+            if file in self._finished or is_read or not self._reads(file):
                 continue
             try:
-                segment = open_segment(self._path, name)
+                segment = open_segment(self._files, file)
             except (OSError, RecordError) as error:
                 self._report_unreadable(error, f"{file}{PLAIN_SUFFIX}")
                 continue
@@ -108,22 +108,13 @@ class Cursor:
             finally:
                 segment.close()
 
-    def _is_read(self, name: str) -> bool:
-        """Whether a segment is plain and was read to its end, without opening it."""
-        covered = self.covered.get(f"{self._folder}/{name}")
-        path = f"{self._path}/{name}{PLAIN_SUFFIX}"
-        try:
-            return covered is not None and covered == os.stat(path).st_size  # noqa: PTH116 - a Path is slow to make
-        except OSError:
-            return False
-
     def _list(self) -> SegmentListing | None:
         """The segments of the folder. Missing ones are reported."""
         try:
-            listing = list_segments(self._path)
+            listing = list_segments(self._files, self._folder)
             missing = self._missing(listing)
             if missing:  # it may have been compressed, and so renamed, while the folder was listed
-                listing = list_segments(self._path)
+                listing = list_segments(self._files, self._folder)
                 missing = self._missing(listing)
         except OSError as error:
             self._report_once(
@@ -144,9 +135,9 @@ class Cursor:
         """Names of segments that must exist: seen before, or followed by a later one of the same session."""
         expected = {file.removeprefix(f"{self._folder}/") for file, size in self.covered.items() if size}
         last: dict[str, int] = {}
-        for name in listing.segments:
-            if (parsed := SegmentName.parse(name)) is not None:
-                session, number = parsed
+        for entry in listing.segments.values():
+            if entry.name is not None:
+                session, number = entry.name
                 first = last.get(session, -1) + 1
                 # A hostile name could make a gap of a million: report only the end of it.
                 expected.update(str(SegmentName(session, gap)) for gap in range(max(first, number - 100), number))
@@ -154,7 +145,7 @@ class Cursor:
         return sort_segment_names(expected.difference(listing.segments))
 
     def _read_segment(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
-        shown = f"{self._folder}/{segment.path.name}"
+        shown = segment.file
         start = self.covered.get(file, 0)
         torn = None
         try:
@@ -186,7 +177,7 @@ class Cursor:
             self._report_torn(torn, shown, segment)
 
     def _read_segment_backwards(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
-        shown = f"{self._folder}/{segment.path.name}"
+        shown = segment.file
         try:
             lines = split_lines_backwards(segment.read, segment.size)
             for line, data in self._validated(lines, segment, shown):

@@ -32,7 +32,8 @@ from rolltrace.store.id_index_file import (
 )
 from rolltrace.store.layout import PLAIN_SUFFIX, ROLLOUTS, SegmentName, strip_extension
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
-from rolltrace.store.segment_reader import open_segment
+from rolltrace.store.run_files import RunFiles
+from rolltrace.store.segment_reader import SegmentReader, open_segment
 from rolltrace.trace.field_types import FORMAT_VERSION
 
 MAX_LINES_IN_MEMORY = 5000
@@ -85,11 +86,11 @@ class IdIndex:
     many.
     """
 
-    def __init__(self, run: Path, run_id: str, folder: str, errors: ReadErrors) -> None:
-        self._run = run
+    def __init__(self, files: RunFiles, run_id: str, folder: str, errors: ReadErrors) -> None:
+        self._run_files = files
         self._folder = folder
         self._errors = errors
-        self._cache_folders = cache_folders(run, run_id)
+        self._cache_folders = cache_folders(files.path, run_id)
         self._context = f"ids {folder} {run_id}"  # so that no file counts for another run
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -194,7 +195,7 @@ class IdIndex:
             self._names = {hash_file(one.file): one.file for one in ranges}
             self._written = {one.file: one.last for one in ranges if one.first == 0}
             clear = self._errors.clear_transient
-            self._cursor = Cursor(self._run, self._folder, self._report, self._written, clear)
+            self._cursor = Cursor(self._run_files, self._folder, self._report, self._written, clear)
         return self._cursor
 
     def _open_files(self) -> None:
@@ -254,20 +255,35 @@ class IdIndex:
         or near it. These are searched as bytes, which takes a third of the time. A rollout whose id has no time is
         searched for in the newest segment first.
         """
-        folder, covered = self._run / self._folder, self._begin().covered
+        covered = self._begin().covered
         newest_first = names[::-1]
         if _ID_WITH_TIME.fullmatch(rollout):
             distances: dict[str, int] = {}
             for _, session in groupby(names, key=lambda name: (SegmentName.parse(name) or (name,))[0]):
                 own = list(session)
-                open_then = bisect_right(own, rollout, key=lambda name: _first_id(folder, name)) - 1
+                open_then = bisect_right(own, rollout, key=self._first_id) - 1
                 distances |= {name: abs(number - open_then) for number, name in enumerate(own)}
             newest_first.sort(key=distances.__getitem__)
             for name in newest_first:
                 first = covered.get(f"{self._folder}/{name}", 0)
-                if distances[name] <= 1 and _has_bytes(folder, name, first, _HEAD + rollout.encode()):
+                if distances[name] <= 1 and self._has_bytes(name, first, _HEAD + rollout.encode()):
                     yield name
         yield from newest_first
+
+    def _first_id(self, name: str) -> str:
+        """The id of the first line of a segment, not verified; empty if it cannot be read."""
+        with contextlib.suppress(OSError, RecordError), self._open_segment(name) as segment:
+            return record_id(segment.first_bytes(len(_HEAD) + _MAX_NAME_CHARS)) or ""
+        return ""
+
+    def _has_bytes(self, name: str, first: int, data: bytes) -> bool:
+        """Whether a segment has these bytes from the offset `first` on; those at the end of a block may be missed."""
+        with contextlib.suppress(OSError, RecordError), self._open_segment(name) as segment:
+            return any(data in block.data for block in segment.blocks(first))
+        return False
+
+    def _open_segment(self, name: str) -> "closing[SegmentReader]":
+        return closing(open_segment(self._run_files, f"{self._folder}/{name}"))
 
     def _report_without_id(self, location: LineLocation) -> None:
         message = "Expected a rollout record with an id."
@@ -316,20 +332,6 @@ class IdIndex:
         header.ranges = merge_ranges(header.ranges)
         entries.sort()
         return [entry for entry, _ in groupby(entries)], smaller
-
-
-def _first_id(folder: Path, name: str) -> str:
-    """The id of the first line of a segment, not verified; empty if it cannot be read."""
-    with contextlib.suppress(OSError, RecordError), closing(open_segment(folder, name)) as segment:
-        return record_id(segment.first_bytes(len(_HEAD) + _MAX_NAME_CHARS)) or ""
-    return ""
-
-
-def _has_bytes(folder: Path, name: str, first: int, data: bytes) -> bool:
-    """Whether a segment has these bytes from the offset `first` on; those at the end of a block may be missed."""
-    with contextlib.suppress(OSError, RecordError), closing(open_segment(folder, name)) as segment:
-        return any(data in block.data for block in segment.blocks(first))
-    return False
 
 
 def _delete(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 
 from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
-from rolltrace.store.safe_files import open_regular
+from rolltrace.store.run_files import RunFiles
 from rolltrace.trace.codec import RecordVersion, add_checksum, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION, FreeForm, Timestamp
 from rolltrace.trace.freeform import from_json_mapping
@@ -151,23 +151,19 @@ _RESTORE = (
 )
 
 
-def read_info(run: Path) -> RunInfo:
+def read_info(run: RunFiles) -> RunInfo:
     """Read `run.json`; raises `RunNotFoundError` if it is missing or not valid."""
-    expected = f"Expected a run at {run}"
-    if not run.is_dir():
-        raise RunNotFoundError(
-            f"{expected}, a directory with {RUN_FILE}, got {'a file' if run.exists() else 'nothing'}."
-        )
+    expected = f"Expected a run at {run.path}"
     try:
-        with open_regular(run / RUN_FILE) as file:
-            return decode_info(file.read(MAX_INFO_BYTES + 1))
-    except FileNotFoundError:
-        if (run / ROLLOUTS).is_dir():
+        return decode_info(run.read(RUN_FILE, 0, MAX_INFO_BYTES + 1))
+    except (FileNotFoundError, NotADirectoryError):
+        if run.existing(ROLLOUTS):
             raise RunNotFoundError(f"{expected}, got {ROLLOUTS}/ without {RUN_FILE}. {_RESTORE}") from None
-        raise RunNotFoundError(f"{expected}, a directory with {RUN_FILE}, got a directory without it.") from None
+        found = "a directory without it" if run.path.is_dir() else "a file" if run.path.exists() else "nothing"
+        raise RunNotFoundError(f"{expected}, a directory with {RUN_FILE}, got {found}.") from None
     except (NewerVersionError, OlderVersionError) as error:
         raise RunNotFoundError(f"{expected} that this version reads: {RUN_FILE}: {error}") from error
     except RecordError as error:
         raise RunNotFoundError(f"{expected} with a valid {RUN_FILE}: {error} {_RESTORE}") from error
     except OSError as error:
-        raise StorageError(f"Cannot read {run / RUN_FILE}: {error.strerror or error}.") from error
+        raise StorageError(f"Cannot read {run.path / RUN_FILE}: {error.strerror or error}.") from error

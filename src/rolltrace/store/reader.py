@@ -1,6 +1,7 @@
 """Reads a run. Damaged parts are skipped and reported."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -9,9 +10,10 @@ from rolltrace.errors import ChecksumError, RecordError, RolltraceError, Storage
 from rolltrace.store.blobs import read_blob
 from rolltrace.store.cursor import Cursor, LineLocation, decode_lines, line_error
 from rolltrace.store.id_index import IdIndex, record_id
-from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, LedgerName, RunInfo, read_info
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, LedgerName, RunInfo, read_info
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.read_errors import ReadError, ReadErrors
+from rolltrace.store.run_files import LocalFiles, RunFiles
 from rolltrace.store.segment_reader import open_segment
 from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.trace.codec import decode_rollout, decode_score
@@ -34,14 +36,15 @@ class RunReader:
     records are in memory at a time.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.info: RunInfo = read_info(self.path)
+    def __init__(self, run: str | Path | RunFiles) -> None:
+        self.files = run if isinstance(run, RunFiles) else LocalFiles(run)
+        self.path = self.files.path
+        self.info: RunInfo = read_info(self.files)
         """The contents of `run.json`."""
         self._errors = ReadErrors()
-        self.id_index = IdIndex(self.path, self.info.id, ROLLOUTS, self._errors)
+        self.id_index = IdIndex(self.files, self.info.id, ROLLOUTS, self._errors)
         """Finds the lines of rollouts by id."""
-        self.score_index = IdIndex(self.path, self.info.id, SCORES, self._errors)
+        self.score_index = IdIndex(self.files, self.info.id, SCORES, self._errors)
         """Finds the lines of scores by the id of the rollout."""
 
     @property
@@ -78,23 +81,19 @@ class RunReader:
 
     def blob(self, name: str) -> bytes:
         """The bytes of a blob. The name must be the digest of the bytes."""
-        return read_blob(self.path / BLOBS, name)
+        return read_blob(self.files, name)
 
     def cursor(
         self, folder: str, covered: Mapping[str, int] | None = None, reads: Callable[[str], bool] = lambda _file: True
     ) -> Cursor:
         """The lines of a folder that `covered` does not include. What cannot be read is added to the read errors."""
-        return Cursor(self.path, folder, self._errors.report, covered, self._errors.clear_transient, reads)
+        return Cursor(self.files, folder, self._errors.report, covered, self._errors.clear_transient, reads)
 
     def read_line(self, location: LineLocation) -> bytes:
         """The line at a location; raises if its checksum is wrong."""
-        folder, _, name = location.file.partition("/")
         try:
-            segment = open_segment(self.path / folder, name)
-            try:
+            with closing(open_segment(self.files, location.file)) as segment:
                 line = segment.read(location.offset, location.length)
-            finally:
-                segment.close()
         except FileNotFoundError as error:
             raise RecordError(f"Expected a line in {location.file}, got: {error.strerror or error}.") from error
         except OSError as error:

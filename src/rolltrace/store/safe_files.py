@@ -90,17 +90,3 @@ def remove_abandoned_files(folder: Path, pattern: re.Pattern[str]) -> None:
         with contextlib.suppress(OSError):
             if pattern.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def stat_files(folder: Path) -> list[tuple[str, int, int]]:
-    """The names, sizes and modification times (in ns) of a folder's files, by name; empty if it cannot be listed."""
-    files = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):  # deleted since it was listed
-                    status = entry.stat(follow_symlinks=False)
-                    files.append((entry.name, status.st_size, status.st_mtime_ns))
-    except OSError:
-        return []
-    return sorted(files)

@@ -1,15 +1,13 @@
 """Reads segments, plain and compressed: which there are, their bytes, and the lines in them."""
 
 import errno
-import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-from rolltrace.errors import ChecksumError, RecordError
+from rolltrace.errors import ChecksumError
 from rolltrace.store.compression import FrameReader
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
+from rolltrace.store.run_files import RunFile, RunFiles
 from rolltrace.trace.limits import MAX_LINE_BYTES
 
 _BLOCK_BYTES = 1024 * 1024
@@ -129,30 +127,6 @@ def _line(start: int, end: int, pieces: list[bytes], has_hole: bool = False) -> 
     return Line(start, end, b"".join(pieces) if end - start <= _BUFFER_BYTES else b"")
 
 
-class SegmentListing(NamedTuple):
-    """The names in a folder."""
-
-    segments: list[str]
-    """The names of segments without suffixes, in order, each once."""
-    unexpected: list[str]
-    """Names that are not those of segments."""
-
-
-def list_segments(folder: Path) -> SegmentListing:
-    """List the segments of a folder; hidden names are files that are being written, and are skipped."""
-    segments = set()
-    unexpected = []
-    for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
-        if name.startswith("."):
-            continue
-        stem = strip_extension(name)
-        if stem == name:
-            unexpected.append(name)
-        else:
-            segments.add(stem)
-    return SegmentListing(sort_segment_names(segments), sorted(unexpected))
-
-
 class SegmentEntry(NamedTuple):
     """A segment of a folder, and the size of its file."""
 
@@ -160,71 +134,70 @@ class SegmentEntry(NamedTuple):
     """Its name without a suffix."""
     name: SegmentName | None
     """The parsed name; None if it is not one that writers use."""
-    path: Path
-    """The path of the file that is read: the plain one, unless only the compressed one exists."""
     size: int
-    """The size of that file."""
+    """The size of the file that is read: the plain one, unless only the compressed one exists."""
     is_compressed: bool
     """Whether only the compressed file exists, which no longer grows."""
     is_regular: bool
     """Whether it is a regular file, and not a directory, a link or a pipe."""
 
 
-def scan_segments(folder: Path) -> list[SegmentEntry]:
-    """The segments of a folder with their sizes, in order; one that is deleted meanwhile is left out."""
-    entries = (_entry(folder, stem) for stem in list_segments(folder).segments)
-    return [entry for entry in entries if entry is not None]
+class SegmentListing(NamedTuple):
+    """The segments of a folder."""
+
+    segments: dict[str, SegmentEntry]
+    """By name without suffix, in order."""
+    unexpected: list[str]
+    """Names that are not those of segments."""
 
 
-def existing_segments(folder: Path) -> list[SegmentEntry]:
-    """The same; an empty list if the folder cannot be listed."""
+def list_segments(files: RunFiles, folder: str) -> SegmentListing:
+    """List the segments of a folder; hidden names are files that are being written, and are skipped."""
+    segments: dict[str, SegmentEntry] = {}
+    unexpected = []
+    for file in files.list_files(folder):  # by name, so that a plain file comes before the compressed one
+        stem = strip_extension(file.name)
+        if stem.startswith("."):
+            continue
+        if stem == file.name:
+            unexpected.append(stem)
+        elif stem not in segments:
+            is_compressed = file.name.endswith(COMPRESSED_SUFFIX)
+            segments[stem] = SegmentEntry(stem, SegmentName.parse(stem), file.size, is_compressed, file.is_regular)
+    return SegmentListing({stem: segments[stem] for stem in sort_segment_names(segments)}, unexpected)
+
+
+def existing_segments(files: RunFiles, folder: str) -> list[SegmentEntry]:
+    """The segments of a folder, in order; an empty list if it cannot be listed."""
     try:
-        return scan_segments(folder)
+        return list(list_segments(files, folder).segments.values())
     except OSError:
         return []
-
-
-def _entry(folder: Path, stem: str) -> SegmentEntry | None:
-    for suffix in (PLAIN_SUFFIX, COMPRESSED_SUFFIX):
-        path = folder / f"{stem}{suffix}"
-        try:
-            status = path.lstat()
-        except FileNotFoundError:  # compressed, maybe just now
-            continue
-        is_regular = stat.S_ISREG(status.st_mode)
-        return SegmentEntry(
-            stem, SegmentName.parse(stem), path, status.st_size, suffix == COMPRESSED_SUFFIX, is_regular
-        )
-    return None
 
 
 class SegmentReader:
     """A segment that is open for reading. Offsets are those of the uncompressed segment."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.is_compressed = path.name.endswith(COMPRESSED_SUFFIX)
-        # Without blocking: the reader would wait for a pipe of this name without end.
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    def __init__(self, file: RunFile) -> None:
+        self.file = file.name
+        """Its name, with the folder and the suffix."""
+        self.is_compressed = file.name.endswith(COMPRESSED_SUFFIX)
+        self._file = file
         try:
-            status = os.fstat(self._descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise RecordError("Expected a regular file.")
-            self._frames = FrameReader(self._descriptor) if self.is_compressed else None
+            self._frames = FrameReader(file) if self.is_compressed else None
         except BaseException:
-            os.close(self._descriptor)
+            file.close()
             raise
-        self._plain_size = status.st_size
 
     @property
     def declared_size(self) -> int:
         """The uncompressed size that the file states, without reading the frames."""
-        return self._plain_size if self._frames is None else self._frames.stated_length
+        return self._file.size if self._frames is None else self._frames.stated_length
 
     @property
     def size(self) -> int:
         """The uncompressed size, as far as it is known."""
-        return self._plain_size if self._frames is None else self._frames.length
+        return self._file.size if self._frames is None else self._frames.length
 
     @property
     def seek_table_matches(self) -> bool:
@@ -233,7 +206,7 @@ class SegmentReader:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        self._file.close()
 
     def blocks(self, offset: int) -> Iterator[FileBlock]:
         """The bytes from `offset` on; damaged ranges are blocks with an error."""
@@ -252,12 +225,12 @@ class SegmentReader:
 
     def first_bytes(self, length: int) -> bytes:
         """The first bytes, not verified; empty if they are damaged."""
-        return os.pread(self._descriptor, length, 0) if self._frames is None else self._frames.first_bytes(length)
+        return self._file.read(0, length) if self._frames is None else self._frames.first_bytes(length)
 
     def _piece(self, offset: int, length: int) -> bytes:
         """Some of the bytes from `offset` on, at least one unless it is the end."""
         if self._frames is None:
-            return os.pread(self._descriptor, length, offset)
+            return self._file.read(offset, length)
         for frame in self._frames.holding(offset):
             if frame.offset + frame.length > offset:  # damaged bytes between frames have no length
                 return self._frames.load(frame)[offset - frame.offset :][:length]
@@ -267,7 +240,7 @@ class SegmentReader:
         while offset < self.size:
             length = min(_BLOCK_BYTES, self.size - offset)
             try:
-                data = os.pread(self._descriptor, length, offset)
+                data = self._file.read(offset, length)
             except OSError as error:
                 yield _unreadable_block(offset, length, error)
                 offset += length
@@ -276,16 +249,9 @@ class SegmentReader:
                 return
             length = len(data)
             if data[0] == 0 and not data.lstrip(b"\0"):
-                data, length = b"", max(length, self._data_after(offset) - offset)
+                data, length = b"", max(length, self._file.data_after(offset) - offset)
             yield FileBlock(offset, length, data)
             offset += length
-
-    def _data_after(self, offset: int) -> int:
-        """The offset of the next byte that may differ from zero: the hole of a sparse file costs no time."""
-        try:
-            return min(os.lseek(self._descriptor, offset, os.SEEK_DATA), self.size)
-        except OSError as error:
-            return self.size if error.errno == errno.ENXIO else offset
 
     def _frame_blocks(self, frames: FrameReader, offset: int) -> Iterator[FileBlock]:
         for frame in frames.holding(offset):
@@ -309,9 +275,9 @@ def _unreadable_block(offset: int, length: int, error: OSError) -> FileBlock:
     return FileBlock(offset, length, b"", error.strerror or str(error), is_unreadable=True)
 
 
-def open_segment(folder: Path, name: str) -> SegmentReader:
-    """Open a segment's plain file, or the compressed one if there is no plain file."""
+def open_segment(files: RunFiles, file: str) -> SegmentReader:
+    """Open the plain file of a segment, or the compressed one if there is no plain file."""
     try:
-        return SegmentReader(folder / f"{name}{PLAIN_SUFFIX}")
+        return SegmentReader(files.open(f"{file}{PLAIN_SUFFIX}"))
     except FileNotFoundError:
-        return SegmentReader(folder / f"{name}{COMPRESSED_SUFFIX}")
+        return SegmentReader(files.open(f"{file}{COMPRESSED_SUFFIX}"))

@@ -16,7 +16,7 @@ from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_listing import MAX_BYTES, RunFinder
 from rolltrace.query.run_state import SILENT_SECONDS
 from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
-from rolltrace.store.safe_files import stat_files
+from rolltrace.store.run_files import LocalFiles
 from rolltrace.viewer.columns import query_measures
 from rolltrace.viewer.schemas import Measure
 
@@ -170,8 +170,8 @@ def _stamp(run: Path) -> FileStamp:
     identity, data, everything = _identity(run), hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
     newest, size = 0.0, 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
-        files = stat_files(run / folder)
-        for name, length, changed in files:
+        files = LocalFiles(run).existing(folder)
+        for name, length, changed, _ in files:
             file = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
             everything.update(file)
             if folder != LEDGER or len(files) > 1:

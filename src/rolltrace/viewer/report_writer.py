@@ -15,7 +15,8 @@ from rolltrace.errors import InputError, StorageError
 from rolltrace.query.run import Run
 from rolltrace.store.layout import ROLLOUTS, is_run
 from rolltrace.store.reader import RunReader
-from rolltrace.store.safe_files import publish_file, remove_abandoned_files, stat_files, unfinished_file
+from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unfinished_file
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
 from rolltrace.viewer.json_response import encode_response, to_browser_types
@@ -105,7 +106,7 @@ def _page(whole: Run, data: ReportData, on_progress: Progress) -> Iterator[bytes
 
 def _findings(run: Run, part: RunSubset, on_progress: Progress) -> FindingsResponse:
     """What `check` finds in the whole run: in a part of one it would miss what was left out."""
-    size = sum(size for _, size, _ in stat_files(run.path / ROLLOUTS))
+    size = sum(file.size for file in LocalFiles(run.path).existing(ROLLOUTS))
     if part.all_rollouts > MAX_ROLLOUTS or size > _MAX_CHECKED_BYTES or _longest_line(run) > _MAX_CHECKED_LINE:
         message = "The run is too large to be checked for a report: `rolltrace check` does it."
         return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=message)

@@ -1,15 +1,11 @@
 """Audits of the files and blobs: all exist, complete and unchanged."""
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain
-from pathlib import Path
+from collections.abc import Iterator
 
 from rolltrace.check.audit import Finding, Severity, audit
-from rolltrace.check.audited_run import AuditedRun, FolderEntry
+from rolltrace.check.audited_run import AuditedRun
 from rolltrace.errors import RecordError
-from rolltrace.store.blobs import blob_path
 from rolltrace.store.layout import (
     BLOBS,
     COMPRESSED_SUFFIX,
@@ -22,7 +18,6 @@ from rolltrace.store.layout import (
     SegmentName,
 )
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
-from rolltrace.store.safe_files import open_regular
 from rolltrace.trace.field_types import FORMAT_VERSION
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
@@ -41,7 +36,9 @@ _EXPECTED = {
 def missing_folders(run: AuditedRun) -> Iterator[Finding]:
     """Each folder can be listed."""
     for folder in FOLDERS:
-        if run.entries(folder) is None:
+        try:
+            run.reader.files.list_files(folder)
+        except OSError:
             yield Finding(f"expected a directory {folder}/ that can be listed", file=folder)
 
 
@@ -91,7 +88,7 @@ def newer_version(run: AuditedRun) -> Iterator[Finding]:
 def missing_segments(run: AuditedRun) -> Iterator[Finding]:
     """The files of each session are numbered from 0 without a gap."""
     for folder in (ROLLOUTS, SCORES):
-        for session, numbers in sorted(_sequences(run.entries(folder) or ()).items()):
+        for session, numbers in sorted(_sequences(run, folder).items()):
             highest = max(numbers)
             if missing := highest + 1 - len(numbers):
                 first = next(number for number in range(highest) if number not in numbers)
@@ -109,9 +106,10 @@ def missing_segments(run: AuditedRun) -> Iterator[Finding]:
 )
 def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
     """Each file has a name that the format knows."""
-    for entry in _entries(run):
-        if not entry.name.startswith(".") and not _is_known(entry.folder, entry.name):
-            yield Finding(f"expected the name {_EXPECTED[entry.folder]}", file=entry.path)
+    for folder in FOLDERS:
+        for entry in run.entries(folder):
+            if not entry.name.startswith(".") and not _is_known(folder, entry.name):
+                yield Finding(f"expected the name {_EXPECTED[folder]}", file=f"{folder}/{entry.name}")
 
 
 @audit(
@@ -122,7 +120,7 @@ def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
 def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
     """No file exists both plain and compressed."""
     for folder in (ROLLOUTS, SCORES):
-        names = {entry.name for entry in run.entries(folder) or ()}
+        names = {entry.name for entry in run.entries(folder)}
         for name in sorted(names):
             segment = SegmentName.parse(name)
             if segment is not None and name == segment.plain and segment.compressed in names:
@@ -136,9 +134,10 @@ def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
 )
 def leftovers(run: AuditedRun) -> Iterator[Finding]:
     """No temporary file is left."""
-    for entry in _entries(run):
-        if entry.name.startswith("."):
-            yield Finding(f"is a temporary file of {entry.size} bytes", file=entry.path)
+    for folder in FOLDERS:
+        for entry in run.entries(folder):
+            if entry.name.startswith("."):
+                yield Finding(f"is a temporary file of {entry.size} bytes", file=f"{folder}/{entry.name}")
 
 
 @audit(
@@ -148,8 +147,9 @@ def leftovers(run: AuditedRun) -> Iterator[Finding]:
 )
 def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
     """Every blob that a record refers to exists."""
-    for name, rollout, path in _named_blobs(run):
-        if not path.is_file():
+    files = {entry.name for entry in run.entries(BLOBS)}
+    for name, rollout in sorted(run.blobs.items()):
+        if name not in files:
             yield Finding(f"{name} is missing", rollout=rollout, file=f"{BLOBS}/{name}")
 
 
@@ -160,28 +160,20 @@ def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
 )
 def damaged_blobs(run: AuditedRun) -> Iterator[Finding]:
     """Every blob matches the hash in its name."""
-    for name, rollout, path in _named_blobs(run):
+    files = {entry.name for entry in run.entries(BLOBS)}
+    for name, rollout in sorted(run.blobs.items()):
         try:
-            with open_regular(path) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except (FileNotFoundError, RecordError):
-            continue  # `missing_blobs` reports it
-        except OSError as error:
-            yield Finding(f"cannot be read: {error.strerror}", rollout=rollout, file=f"{BLOBS}/{name}")
-            continue
-        if name != f"sha256-{digest}":
-            yield Finding(f"has bytes of digest sha256-{digest}", rollout=rollout, file=f"{BLOBS}/{name}")
+            if name in files:  # `missing_blobs` reports the others
+                run.reader.blob(name)
+        except RecordError as error:
+            yield Finding(str(error), rollout=rollout, file=f"{BLOBS}/{name}")
 
 
-def _entries(run: AuditedRun) -> Iterator[FolderEntry]:
-    yield from chain.from_iterable(run.entries(folder) or () for folder in FOLDERS)
-
-
-def _sequences(entries: Iterable[FolderEntry]) -> dict[str, set[int]]:
+def _sequences(run: AuditedRun, folder: str) -> dict[str, set[int]]:
     sequences: dict[str, set[int]] = {}
-    for entry in entries:
+    for entry in run.entries(folder):
         segment = SegmentName.parse(entry.name)
-        if segment is not None and _is_known(entry.folder, entry.name):
+        if segment is not None and _is_known(folder, entry.name):
             sequences.setdefault(segment.session, set()).add(segment.sequence)
     return sequences
 
@@ -207,9 +199,3 @@ def _is_read(problem: ReadError) -> bool:
     if folder not in FOLDERS or not name:
         return False
     return problem.offset is not None or _is_known(folder, name)
-
-
-def _named_blobs(run: AuditedRun) -> Iterator[tuple[str, str, Path]]:
-    """Each blob that a record refers to, the first rollout that does, and its path."""
-    for name, rollout in sorted(run.blobs.items()):
-        yield name, rollout, blob_path(run.path / BLOBS, name)

@@ -163,9 +163,9 @@ def _last_writes(run: AuditedRun) -> dict[str, float]:
     """By session, when one of its segments was last written to."""
     newest: dict[str, float] = {}
     for folder in (ROLLOUTS, SCORES):
-        for entry in run.entries(folder) or ():
+        for entry in run.entries(folder):
             if (name := SegmentName.parse(entry.name)) is not None:
-                newest[name.session] = max(newest.get(name.session, 0.0), entry.modified_at)
+                newest[name.session] = max(newest.get(name.session, 0.0), entry.changed / 1e9)
     return newest
 
 
