@@ -18,7 +18,7 @@ from rolltrace.query.group_comparison import load_group
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_summary import summarize
-from rolltrace.query.run_totals import query_totals, read_totals
+from rolltrace.query.run_totals import query_totals
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import decode_ledger, encode_ledger
 from rolltrace.trace.codec import utc_now
@@ -61,7 +61,7 @@ def test_every_rollout_of_colliding_ranks_counts(ranks):
         assert run.sql("select count(*), sum(size), bool_and(collides) from groups").fetchone() == (5, 80, True)
         assert run.sql("select count(*) from steps").fetchone() == (RANKS * EACH,)
         assert sum(1 for _ in run.rollouts()) == RANKS * EACH
-    for one in (listed, summarize(ranks), read_totals(ranks), asked):
+    for one in (listed, summarize(ranks), asked):
         assert (one.rollouts, one.superseded, one.collides) == (RANKS * EACH, 0, RANKS * EACH)
 
 
@@ -83,12 +83,10 @@ def test_compaction_changes_nothing_about_a_collision(ranks):
 
 
 def numbers(path):
-    """How many rollouts count, are superseded, retried and collide, as lines and tables agree."""
-    read = read_totals(path)
+    """How many rollouts count, are superseded, retried and collide."""
     with open_run(path) as run:
         asked = query_totals(run)
-    assert msgspec.structs.replace(asked, mean_reward=None) == msgspec.structs.replace(read, mean_reward=None)
-    return read.rollouts, read.superseded, read.retried, read.collides
+    return asked.rollouts, asked.superseded, asked.retried, asked.collides
 
 
 @pytest.fixture(params=[False, True], ids=["lines", "compacted"])

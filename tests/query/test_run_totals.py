@@ -18,7 +18,7 @@ from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_summary import summarize
-from rolltrace.query.run_totals import query_totals, read_totals
+from rolltrace.query.run_totals import RunTotals, query_totals, read_small_run, totals_of
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import add_checksum, utc_now
 from rolltrace.trace.failure import INTERRUPTED, Failure
@@ -60,6 +60,13 @@ def play(path, plays):
                     score(writer, rollout, value, created_at=moment + timedelta(seconds=seconds), error=error)
 
 
+def read_totals(path: Path) -> RunTotals:
+    """The totals of a run of one session, from its lines."""
+    small = read_small_run(path)
+    assert small is not None
+    return totals_of(small)
+
+
 def told(totals):
     """What totals say, so that two can be compared."""
     fields = msgspec.structs.asdict(totals)
@@ -75,10 +82,13 @@ def near(mean):
 @settings(max_examples=examples(20), deadline=None)
 @given(PLAYS)
 def test_lines_and_tables_say_the_same(plays):
-    """Restarts, attempts and late scores are seen alike by reading and by SQL."""
+    """Attempts and late scores are seen alike by reading and by SQL; which of several sessions counts, SQL says."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         play(path, plays)
+        assert (read_small_run(path) is None) == (len({one["session"] for one in plays}) > 1)
+        path = Path(folder) / "one"
+        play(path, [{**one, "session": 0} for one in plays])
         with open_run(path) as run:
             assert msgspec.structs.asdict(read_totals(path)) == told(query_totals(run))
 
@@ -90,20 +100,21 @@ def test_every_verb_says_the_same(plays):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         play(path, plays)
-        read = read_totals(path)
-        compact(path)
         [small] = list_runs(path).runs
+        compact(path)
+        with open_run(path) as run:
+            asked = query_totals(run)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(listing, "MAX_BYTES", 0)
             [large] = list_runs(path).runs
         summary = summarize(path)
         for name in ("rollouts", "retried", "superseded", "groups"):
-            assert len({getattr(one, name) for one in (read, small, large, summary)}) == 1
+            assert len({getattr(one, name) for one in (asked, small, large, summary)}) == 1
         for name in ("envs", "policies"):
-            assert len({tuple(getattr(one, name)) for one in (read, small, large, summary)}) == 1
-        assert (summary.rewards.n, small.mean_reward) == (read.rewarded, read.mean_reward)
-        assert read.mean_reward == near(summary.rewards.mean)
-        assert read.mean_reward == near(large.mean_reward)
+            assert len({tuple(getattr(one, name)) for one in (asked, small, large, summary)}) == 1
+        assert summary.rewards.n == asked.rewarded
+        for mean in (small.mean_reward, large.mean_reward, summary.rewards.mean):
+            assert mean == near(asked.mean_reward)
 
 
 def test_a_replayed_iteration_counts_once(tmp_path):
@@ -116,9 +127,21 @@ def test_a_replayed_iteration_counts_once(tmp_path):
         write(writer, index=0, attempt=1, reward=1.0)
         for index in range(1, 4):
             write(writer, index=index, reward=1.0)
-    totals = read_totals(tmp_path / "run")
-    assert (totals.rollouts, totals.retried, totals.superseded) == (4, 1, 4)
-    assert (totals.rewarded, totals.mean_reward) == (4, 1.0)
+    [listed] = list_runs(tmp_path / "run").runs
+    assert (listed.rollouts, listed.retried, listed.superseded, listed.mean_reward) == (4, 1, 4, 1.0)
+
+
+def test_the_numbers_of_a_small_run_of_several_sessions_are_stored(tmp_path, monkeypatch):
+    """They need tables, so they are not computed for every listing."""
+    for join in (False, True):
+        with create_run(tmp_path / "run", join=join) as writer:
+            write(writer)
+    for folder in ("rollouts", "ledger"):
+        for file in (tmp_path / "run" / folder).iterdir():
+            os.utime(file, (1e9, 1e9))
+    [listed] = list_runs(tmp_path / "run").runs
+    monkeypatch.setattr(listing, "query_list_numbers", None)
+    assert list_runs(tmp_path / "run").runs[0].superseded == listed.superseded == 1
 
 
 def test_the_latest_score_is_the_latest_moment(tmp_path):

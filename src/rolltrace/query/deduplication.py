@@ -1,54 +1,22 @@
 """Finds duplicate rollouts: superseded and retried ones, which do not count, and those that collide.
 
-A slot is one index of one group. A rollout without an index is in no slot, and always counts. `find_duplicates` applies
-the rule to the lines of a small run, and `create_duplicates_table` applies the same rule in SQL to a run of any size.
+A slot is one index of one group. A rollout without an index is in no slot, and always counts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolltrace.query.part_writer import SLOT_COLUMNS, parquet_source
 from rolltrace.query.parts import ParquetPart
 from rolltrace.query.table_schema import sql_literal
-from rolltrace.store.sessions import RolloutTime, Sessions
-from rolltrace.trace.json_numbers import INT64_LIMIT
+from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
     import duckdb
 
-Attempt = tuple[str, int]
-"""A session, and the number of an attempt in it."""
-
 _COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
 NO_SESSIONS = Sessions(())
 """For a run of one session, which supersedes nothing."""
-
-
-class HasSlot(Protocol):
-    """The fields of a rollout's line that the rule needs."""
-
-    run: str
-    split: str
-    iteration: int
-    env: str
-    group: str
-    index: int | None
-    attempt: int
-    session: str
-    started_at: datetime
-    ended_at: datetime
-
-
-class Duplicates(NamedTuple):
-    """Positions in a list of lines or attempts."""
-
-    superseded: set[int]
-    """Those that a later session played again."""
-    retried: set[int]
-    """Those that a later attempt replaced."""
-    collides: set[int]
-    """Those that count although another session has one in the same slot that counts, too."""
 
 
 class DuplicateCounts(NamedTuple):
@@ -56,49 +24,6 @@ class DuplicateCounts(NamedTuple):
 
     rows: int
     superseded: int
-
-
-def find_duplicates(lines: Sequence[HasSlot], sessions_of: Callable[[Iterable[RolloutTime]], Sessions]) -> Duplicates:
-    """Find the duplicates among these lines; `sessions_of` is called only if they are of several sessions."""
-    by_slot: dict[Any, list[int]] = {}
-    for number, line in enumerate(lines):
-        slot = slot_of(line)
-        if slot[-1] is not None:
-            by_slot.setdefault(slot, []).append(number)
-    duplicates = Duplicates(set(), set(), set())
-    is_one_session = len({line.session for line in lines}) < 2
-    times = ((line.session, line.started_at, line.ended_at) for line in lines)
-    sessions = NO_SESSIONS if is_one_session else sessions_of(times)
-    for numbers in by_slot.values():
-        if len(numbers) > 1:
-            in_slot = resolve_slot([(lines[number].session, lines[number].attempt) for number in numbers], sessions)
-            for positions, new in zip(duplicates, in_slot, strict=True):
-                positions.update(numbers[position] for position in new)
-    return duplicates
-
-
-def slot_of(line: HasSlot) -> tuple[Any, ...]:
-    """The slot of a rollout as a tuple; the last item is its index in the group, None if it is in no slot."""
-    return line.run, line.split, _as_column(line.iteration), line.env, line.group, _as_column(line.index)
-
-
-def resolve_slot(attempts: Sequence[Attempt], sessions: Sessions) -> Duplicates:
-    """Apply the rule to all attempts at one slot."""
-    superseded_sessions = sessions.superseded({session for session, _ in attempts})
-    jobs = [(sessions.job_of(session), session in superseded_sessions) for session, _ in attempts]
-    last: dict[tuple[str, bool], int] = {}
-    for job, (_, attempt) in zip(jobs, attempts, strict=True):
-        last[job] = max(last.get(job, attempt), attempt)
-    superseded = {position for position, (session, _) in enumerate(attempts) if session in superseded_sessions}
-    retried = {position for position, (_, attempt) in enumerate(attempts) if attempt < last[jobs[position]]}
-    counted = set(range(len(attempts))) - superseded - retried
-    is_shared = len({attempts[position][0] for position in counted}) > 1
-    return Duplicates(superseded, retried, counted if is_shared else set())
-
-
-def _as_column(number: int | None) -> int | None:
-    """The number as a BIGINT column has it: null if it is wider than 64 bits."""
-    return number if number is not None and -INT64_LIMIT <= number < INT64_LIMIT else None
 
 
 def create_duplicates_table(
@@ -159,7 +84,7 @@ def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sessions) 
 
 
 def _select_duplicates(rows: str, slots: str, verdicts: str) -> str:
-    """The same rule as `resolve_slot`, in SQL."""
+    """A later attempt of the same job replaces an earlier one; of what is left, different sessions collide."""
     same = " and ".join(f"s.{column} is not distinct from r.{column}" for column in SLOT_COLUMNS.split(", "))
     return f"""
         with judged as (

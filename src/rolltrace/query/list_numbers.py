@@ -59,9 +59,11 @@ class _StoredNumbers(msgspec.Struct):
     numbers: ListNumbers
 
 
-def read_list_numbers(path: Path, ledgers: Collection[Ledger]) -> ListNumbers:
-    """The numbers of a small run, from its lines. `ledgers` were read before."""
+def read_list_numbers(path: Path, ledgers: Collection[Ledger]) -> ListNumbers | None:
+    """The numbers of a small run, from its lines; None if that needs tables. `ledgers` were read before."""
     small = read_small_run(path)
+    if small is None:
+        return None
     problems = (*small.problems, *missing_lines(ledgers, small.lines, small.problems))
     failed = sum(head.status == "error" for head in small.counted)
     return _list_numbers(totals_of(small), failed, _curve_of(small), problems)
@@ -84,10 +86,15 @@ def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequen
     )
 
 
-def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | None]) -> ListNumbers | None:
-    """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`."""
+def stored_numbers(
+    path: Path, run: str, compute: Callable[[], ListNumbers | None], *, is_slow: bool
+) -> ListNumbers | None:
+    """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`.
+
+    Those of a small run are not stored, unless it `is_slow` to compute them.
+    """
     stamp, size, changed_at = _stamp(path, run)
-    if size < MIN_STORED_BYTES:
+    if size < MIN_STORED_BYTES and not is_slow:
         return compute()
     folders = cache_folders(path, run)
     for folder in folders:

@@ -123,9 +123,10 @@ class NumbersReader:
             if self.is_over:
                 self.refused += 1
                 return None
-            if _size(path / ROLLOUTS) <= MAX_BYTES:
-                return read_list_numbers(path, ledgers)
-            if not part_folders(path / CACHE):
+            is_small = _size(path / ROLLOUTS) <= MAX_BYTES
+            if is_small and (numbers := read_list_numbers(path, ledgers)) is not None:
+                return numbers
+            if not is_small and not part_folders(path / CACHE):
                 return None
             try:
                 with open_tables(path) as run:
@@ -133,7 +134,7 @@ class NumbersReader:
             except RolltraceError:
                 return None
 
-        return stored_numbers(path, reader.info.id, compute)
+        return stored_numbers(path, reader.info.id, compute, is_slow=len(ledgers) > 1)
 
 
 class FoundFolder(NamedTuple):
