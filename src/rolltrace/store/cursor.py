@@ -18,7 +18,6 @@ from rolltrace.store.segment_reader import (
     list_segments,
     open_segment,
     split_lines,
-    split_lines_backwards,
 )
 from rolltrace.trace.codec import RecordVersion, check_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION
@@ -28,6 +27,8 @@ Record = TypeVar("Record")
 Order = Callable[[list[str]], Iterable[str]]
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
+_TAIL_BYTES = 32 * 1024
+"""How much is read at first of a file of which only the last lines are needed."""
 _MAX_BACKWARD_LINES = 100
 """How many lines to keep of a file that must be read from the start to find its last lines."""
 
@@ -78,9 +79,9 @@ class Cursor:
             yield from self._read_segment(segment, file)
 
     def read_backwards(self) -> Iterator[Iterator[tuple[LineLocation, bytes]]]:
-        """The valid lines of each file, the last first, read lazily.
+        """The last valid lines of each file, the last first: those near its end, and then some from before.
 
-        Errors are reported; `covered` does not change.
+        A caller that needs few of them reads little; one that needs many may get a line twice. Errors are reported.
         """
         for file, segment in self._open():
             yield self._read_segment_backwards(segment, file)
@@ -177,16 +178,21 @@ class Cursor:
             self._report_torn(torn, shown, segment)
 
     def _read_segment_backwards(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
-        shown = segment.file
         try:
-            lines = split_lines_backwards(segment.read, segment.size)
-            for line, data in self._validated(lines, segment, shown):
+            start = max(segment.size - _TAIL_BYTES, 0)
+            lines = list(split_lines(segment.blocks(start)))
+            if start:
+                del lines[0]  # it may have begun before
+            for line, data in self._validated(reversed(lines), segment, segment.file):
                 if line.error == TORN:
                     self._on_read(file, line.offset)
-                    self._report_torn(line, shown, segment)
+                    self._report_torn(line, segment.file, segment)
                 elif data:
                     yield LineLocation(file, line.offset, line.end - line.offset), data
-        except (OSError, RecordError, EOFError):  # damaged: find the lines before it from the start
+            is_whole = start == 0
+        except (OSError, RecordError):  # damaged: find the lines before it from the start
+            is_whole = False
+        if not is_whole:
             yield from reversed(deque(self._read_segment(segment, file), _MAX_BACKWARD_LINES))
 
     def _validated(self, lines: Iterable[Line], segment: SegmentReader, shown: str) -> Iterator[tuple[Line, bytes]]:

@@ -1,7 +1,7 @@
 """Reads segments, plain and compressed: which there are, their bytes, and the lines in them."""
 
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rolltrace.errors import ChecksumError
@@ -13,9 +13,6 @@ from rolltrace.trace.limits import MAX_LINE_BYTES
 _BLOCK_BYTES = 1024 * 1024
 _BUFFER_BYTES = 8 * _BLOCK_BYTES
 """How much of a line is kept while its end is searched for."""
-FIRST_STEP = 16 * 1024
-LARGEST_STEP = 1024 * 1024
-"""How much is read at once when lines are read backwards, at first and at most."""
 
 TORN = "torn"
 """The error of bytes after the last line feed."""
@@ -78,45 +75,6 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
             pieces.clear()
     if start < end:
         yield Line(start, end, b"", TORN)
-
-
-def split_lines_backwards(
-    read: Callable[[int, int], bytes], size: int, first_step: int = FIRST_STEP, largest_step: int = LARGEST_STEP
-) -> Iterator[Line]:
-    """The lines of a file, the last first. Bytes after the last line feed come first, as torn.
-
-    It reads lazily: `read` is called with an offset and a length, which doubles up to `largest_step`.
-    """
-    pieces: list[bytes] = []  # of the line that ends at `end`, the last first
-    start = end = size
-    is_last = True
-    step = first_step
-    while start > 0:
-        first = max(start - step, 0)
-        data = read(first, start - first)
-        if len(data) < start - first:
-            raise EOFError("Expected a file that only grows, got one that was truncated.")
-        start, step = first, min(2 * step, largest_step)
-        rest = len(data)
-        while feed := data.rfind(b"\n", 0, rest) + 1:
-            if first + feed < end:
-                yield _whole(first + feed, end, [data[feed:rest], *reversed(pieces)], is_last)
-            is_last = False
-            pieces = [b"\n"]
-            end, rest = first + feed, feed - 1
-        if end - start > MAX_LINE_BYTES:
-            yield Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got more.")
-            return
-        if end - start <= _BUFFER_BYTES:
-            pieces.append(data[:rest])
-        else:
-            pieces.clear()
-    if end > 0:
-        yield _whole(0, end, list(reversed(pieces)), is_last)
-
-
-def _whole(start: int, end: int, pieces: list[bytes], is_torn: bool) -> Line:
-    return Line(start, end, b"", TORN) if is_torn else _line(start, end, pieces)
 
 
 def _line(start: int, end: int, pieces: list[bytes], has_hole: bool = False) -> Line:

@@ -147,9 +147,8 @@ def leftovers(run: AuditedRun) -> Iterator[Finding]:
 )
 def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
     """Every blob that a record refers to exists."""
-    files = {entry.name for entry in run.entries(BLOBS)}
     for name, rollout in sorted(run.blobs.items()):
-        if name not in files:
+        if _is_missing(run, name):
             yield Finding(f"{name} is missing", rollout=rollout, file=f"{BLOBS}/{name}")
 
 
@@ -160,13 +159,22 @@ def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
 )
 def damaged_blobs(run: AuditedRun) -> Iterator[Finding]:
     """Every blob matches the hash in its name."""
-    files = {entry.name for entry in run.entries(BLOBS)}
     for name, rollout in sorted(run.blobs.items()):
         try:
-            if name in files:  # `missing_blobs` reports the others
+            if not _is_missing(run, name):
                 run.reader.blob(name)
         except RecordError as error:
             yield Finding(str(error), rollout=rollout, file=f"{BLOBS}/{name}")
+
+
+def _is_missing(run: AuditedRun, blob: str) -> bool:
+    try:
+        run.reader.files.size(f"{BLOBS}/{blob}")
+    except (FileNotFoundError, RecordError):  # or something else has its name
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _sequences(run: AuditedRun, folder: str) -> dict[str, set[int]]:
