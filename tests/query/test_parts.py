@@ -26,6 +26,7 @@ from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
+from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.codec import add_checksum
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -235,7 +236,7 @@ def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch,
     path = long_run / "cache" / ".rollouts.lock"
     other = part_processes.FileLock(path)
     assert other.acquire()
-    waiting = part_processes.PartProcesses(long_run, "rollouts", tmp_path, is_partial=True)
+    waiting = part_processes.PartProcesses(LocalFiles(long_run), "rollouts", tmp_path, is_partial=True)
     assert not waiting.start({})
     other.release()
     assert not waiting.start({}), "the caller looks once more for parts of the other process"
