@@ -174,7 +174,7 @@ def test_a_place_that_is_no_directory_is_refused(tmp_path):
 
 def large(path, monkeypatch):
     """A run whose numbers are worth storing, last written some time ago."""
-    monkeypatch.setattr(list_numbers, "MIN_STORED_BYTES", 1)
+    monkeypatch.setattr(listing, "MIN_STORED_BYTES", 1)
     for folder in ("rollouts", "scores", "ledger"):
         for file in (path / folder).iterdir():
             os.utime(file, (1e9, 1e9))

@@ -202,4 +202,5 @@ def test_lines_that_are_no_records_cost_only_themselves(tmp_path):
         write(writer, index=1)
     (file,) = (tmp_path / "run" / "rollouts").iterdir()
     file.write_bytes(b"garbage\n" + file.read_bytes() + b'{"v":2,"id"')
-    assert read_totals(tmp_path / "run").rollouts == 2
+    [listed] = list_runs(tmp_path / "run").runs
+    assert (listed.rollouts, listed.problem_count) == (2, 2)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from rolltrace.query.lost_lines import missing_lines
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
 from rolltrace.store.cache_key import cache_folders, make_cache_folder, sign, verify
@@ -22,8 +21,6 @@ from rolltrace.trace.rollout_builder import new_id
 
 NUMBERS_FILE = "list.msgpack"
 """The name of the file in a run's `cache/` in which its numbers are stored."""
-MIN_STORED_BYTES = 256_000
-"""A run with fewer bytes of rollouts is read as quickly as its stored numbers would be."""
 MAX_POINTS = 60
 """How many points a sparkline has at most."""
 _MAX_PROBLEMS = 3
@@ -62,11 +59,11 @@ class _StoredNumbers(msgspec.Struct):
 def read_list_numbers(path: Path, ledgers: Collection[Ledger]) -> ListNumbers | None:
     """The numbers of a small run, from its lines; None if that needs tables. `ledgers` were read before."""
     small = read_small_run(path)
-    if small is None:
+    recorded, scores = (sum(getattr(ledger, name) for ledger in ledgers) for name in ("recorded", "scores_recorded"))
+    if small is None or len(small.rollouts) < recorded or small.scores < scores:
         return None
-    problems = (*small.problems, *missing_lines(ledgers, small.lines, small.problems))
     failed = sum(head.status == "error" for head in small.counted)
-    return _list_numbers(totals_of(small), failed, _curve_of(small), problems)
+    return _list_numbers(totals_of(small), failed, _curve_of(small), ())
 
 
 def query_list_numbers(run: Run) -> ListNumbers:
@@ -86,16 +83,9 @@ def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequen
     )
 
 
-def stored_numbers(
-    path: Path, run: str, compute: Callable[[], ListNumbers | None], *, is_slow: bool
-) -> ListNumbers | None:
-    """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`.
-
-    Those of a small run are not stored, unless it `is_slow` to compute them.
-    """
-    stamp, size, changed_at = _stamp(path, run)
-    if size < MIN_STORED_BYTES and not is_slow:
-        return compute()
+def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | None]) -> ListNumbers | None:
+    """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`."""
+    stamp, changed_at = _stamp(path, run)
     folders = cache_folders(path, run)
     for folder in folders:
         stored = _load(folder / NUMBERS_FILE, run)
@@ -112,15 +102,14 @@ def stored_numbers(
     return numbers
 
 
-def _stamp(path: Path, run: str) -> tuple[str, int, float]:
-    """A hash of the names, sizes and times of a run's files; the size of its rollouts, and the newest of the times."""
-    digest, size, newest = hashlib.blake2b(run.encode(), digest_size=16), 0, 0
+def _stamp(path: Path, run: str) -> tuple[str, float]:
+    """A hash of the names, sizes and times of a run's files, and the newest of the times."""
+    digest, newest = hashlib.blake2b(run.encode(), digest_size=16), 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
         files = LocalFiles(path).existing(folder)
         digest.update(repr((folder, files)).encode("utf-8", "surrogateescape"))
-        size += sum(file.size for file in files) if folder == ROLLOUTS else 0
         newest = max(newest, *(file.changed for file in files), 0)
-    return digest.hexdigest(), size, newest / 1e9
+    return digest.hexdigest(), newest / 1e9
 
 
 def _load(path: Path, run: str) -> _StoredNumbers | None:

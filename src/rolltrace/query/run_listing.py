@@ -25,6 +25,8 @@ OpenTables = Callable[[Path], AbstractContextManager[Run]]
 _SETTLED_NS = 2_000_000_000
 """A directory that changed so recently may change again without a new modification time."""
 
+MIN_STORED_BYTES = 256_000
+"""A run with fewer bytes of rollouts is read as quickly as its stored numbers would be, unless that needs tables."""
 MAX_BYTES = 32_000_000
 """A run with more bytes of rollouts is not read for a listing: its numbers come from its tables, or are missing."""
 
@@ -118,15 +120,18 @@ class NumbersReader:
     ) -> ListNumbers | None:
         """The numbers of a run; None if the time is over, or if it is large and has no tables yet."""
         path = reader.path
+        size = _size(path / ROLLOUTS)
+        is_tiny = size < min(MIN_STORED_BYTES, MAX_BYTES) and not self.is_over
+        if is_tiny and (numbers := read_list_numbers(path, ledgers)) is not None:
+            return numbers
 
         def compute() -> ListNumbers | None:
             if self.is_over:
                 self.refused += 1
                 return None
-            is_small = _size(path / ROLLOUTS) <= MAX_BYTES
-            if is_small and (numbers := read_list_numbers(path, ledgers)) is not None:
+            if not is_tiny and size <= MAX_BYTES and (numbers := read_list_numbers(path, ledgers)) is not None:
                 return numbers
-            if not is_small and not part_folders(path / CACHE):
+            if size > MAX_BYTES and not part_folders(path / CACHE):
                 return None
             try:
                 with open_tables(path) as run:
@@ -134,7 +139,7 @@ class NumbersReader:
             except RolltraceError:
                 return None
 
-        return stored_numbers(path, reader.info.id, compute, is_slow=len(ledgers) > 1)
+        return stored_numbers(path, reader.info.id, compute)
 
 
 class FoundFolder(NamedTuple):

@@ -2,21 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from rolltrace.errors import RecordError
-from rolltrace.query.lost_lines import count_lines, repeated_lines
 from rolltrace.query.run import Run
 from rolltrace.query.score_order import latest_rewards
 from rolltrace.query.table_schema import FINISHED, GROUP_COLUMNS
-from rolltrace.store.cursor import Cursor, LineLocation, record_read_error
+from rolltrace.store.cursor import Cursor, LineLocation
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.read_errors import ReadError, ReadErrors
+from rolltrace.store.read_errors import ReadError
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.field_types import Timestamp
@@ -130,40 +128,37 @@ Record = TypeVar("Record", RolloutHead, _ScoreHead)
 
 
 class SmallRun(msgspec.Struct, frozen=True):
-    """The rollouts of a small run of one session, from its lines."""
+    """The rollouts of a small run of one session, from its lines, which are all sound."""
 
     rollouts: list[RolloutHead]
     """All of them."""
+    scores: int
+    """How many scores there are."""
     counted: list[RolloutHead]
     """Those that were not retried."""
     rewards: Mapping[str, float | None]
     """By id, the reward of each counted rollout, including late scores."""
     ungraded: Set[str]
     """The ids of those whose grading was interrupted."""
-    lines: Mapping[tuple[str, str], int]
-    """By folder and session, how many different lines of its files could be read."""
-    problems: tuple[ReadError, ...]
-    """The read errors."""
 
 
 def read_small_run(path: Path) -> SmallRun | None:
     """Read the lines of a small run, which takes a hundredth of the time to make its tables.
 
-    None if its rollouts are of several sessions: the tables say which of them count.
+    None if its rollouts are of several sessions, or if a line is damaged or repeated: the tables say what counts.
     """
-    lines = _LineReader(path)
-    heads = [head for _, head in lines.records(ROLLOUTS, RolloutHead)]
-    if len({head.session for head in heads}) > 1:
+    rollouts, scores = _read_lines(path, ROLLOUTS, RolloutHead), _read_lines(path, SCORES, _ScoreHead)
+    if rollouts is None or scores is None or len({head.session for _, head in rollouts}) > 1:
         return None
+    heads = [head for _, head in rollouts]
     last: dict[tuple[Any, ...], int] = {}
     for head in heads:
         last[_slot(head)] = max(head.attempt, last.get(_slot(head), head.attempt))
     counted = [head for head in heads if _slot(head)[-1] is None or head.attempt == last[_slot(head)]]
-    scores = [(location, score) for location, score in lines.records(SCORES, _ScoreHead) if _is_reward(score)]
     late = latest_rewards(scores)
-    ungraded = late.keys() - {score.rollout for _, score in scores if not score.is_interrupted}
+    graded = {score.rollout for _, score in scores if score.name == "reward" and not score.is_interrupted}
     rewards = {head.id: parse_number(late.get(head.id, head.reward)) for head in counted}
-    return SmallRun(heads, counted, rewards, ungraded, lines.counts, lines.problems)
+    return SmallRun(heads, len(scores), counted, rewards, late.keys() - graded)
 
 
 def totals_of(run: SmallRun) -> RunTotals:
@@ -196,10 +191,6 @@ def _slot(head: RolloutHead) -> tuple[Any, ...]:
     return head.run, head.split, iteration, head.env, head.group, index
 
 
-def _is_reward(score: _ScoreHead) -> bool:
-    return score.name == "reward" and score.rollout is not None
-
-
 def _is_finished(head: RolloutHead) -> bool:
     """The condition `FINISHED` for a line that counts, without its scores."""
     return not head.seat and (head.status != Status.CANCELLED or head.stop_reason == StopReason.EPISODE_ABORTED)
@@ -209,39 +200,15 @@ def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-class _LineReader:
-    """Reads the lines of a small run, each id once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._errors = ReadErrors()
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """By folder and session, how many different lines of its files were read."""
-
-    @property
-    def problems(self) -> tuple[ReadError, ...]:
-        """The read errors so far."""
-        return self._errors.all()
-
-    def records(self, folder: str, kind: type[Record]) -> Iterator[tuple[LineLocation, Record]]:
-        """Every record of a folder that can be read and does not repeat the id of an earlier one."""
-        decoder = msgspec.json.Decoder(kind)
-        ids: set[str] = set()
-        repeated: dict[str, tuple[int, int]] = {}
-        files: Counter[str] = Counter()
-        for location, line in Cursor(LocalFiles(self._path), folder, self._errors.report).read():
-            try:
-                record = decoder.decode(line)
-            except (ValueError, RecursionError) as error:
-                self._errors.report(record_read_error(location, RecordError(str(error))))
-                continue
-            if record.id in ids:
-                count, offset = repeated.get(location.file, (0, location.offset))
-                repeated[location.file] = count + 1, offset
-                continue
-            ids.add(record.id)
-            files[location.file] += 1
-            yield location, record
-        self.counts += count_lines(files)
-        for problem in repeated_lines(repeated):
-            self._errors.report(problem)
+def _read_lines(path: Path, folder: str, kind: type[Record]) -> list[tuple[LineLocation, Record]] | None:
+    """The records of a folder; None if one cannot be read, or has the id of another."""
+    decoder = msgspec.json.Decoder(kind)
+    errors: list[ReadError] = []
+    records = []
+    for location, line in Cursor(LocalFiles(path), folder, errors.append).read():
+        try:
+            records.append((location, decoder.decode(line)))
+        except (ValueError, RecursionError):
+            return None
+    is_repeated = len({record.id for _, record in records}) < len(records)
+    return None if errors or is_repeated else records
