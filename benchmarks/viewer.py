@@ -199,6 +199,37 @@ def many_runs(folder: Path, runs: int, rollouts: int, polls: int) -> list[dict[s
     return rows
 
 
+def long_rollouts(folder: Path, scale: float) -> list[dict[str, Any]]:
+    """What rollouts of 50 MB and more cost: `show`, the rollout's page for the first time and again, and memory."""
+    prose = measure.MarkovText().words(3_700)[:25_000]
+    record_long(folder / "2,000 turns, 50 MB", [prose] * int(2_000 * scale))
+    record_long(folder / "a message of 80 MB", [prose * int(3_200 * scale)])
+    record_long(folder / "100,000 messages", [["?"] * int(100_000 * scale)])
+    rows = []
+    for path in sorted(folder.iterdir()):
+        show = [sys.executable, "-m", "rolltrace", "show", str(path), "g/0"]
+        shown = _seconds(partial(subprocess.run, show, stdout=subprocess.DEVNULL, check=True))
+        with serving(folder) as viewer:
+            [row] = json.loads(viewer.ask("rollouts", [], path.name))["rows"]
+            ask = partial(viewer.ask, "rollout", [("id", row["id"])], path.name)
+            first, again, size = _seconds(ask), _seconds(ask), len(ask())
+            rows.append({
+                "rollout": path.name, "show s": shown, "page s": first, "again s": again, "page MB": size / 1e6,
+                "peak MB": _peak_megabytes(viewer.process),
+            })  # fmt: skip
+    return rows
+
+
+def record_long(path: Path, prompts: Sequence[str | list[str]]) -> None:
+    """One rollout with a turn for each prompt: a text, or a list of messages."""
+    with create_run(path) as run, run.rollout(env="e", task="t", group="g", index=0) as rollout:
+        for prompt in prompts:
+            rollout.append(
+                [{"role": "user", "content": text} for text in ([prompt] if isinstance(prompt, str) else prompt)]
+            )
+            rollout.step(response="done", reward=0.0)
+
+
 def copy_run(source: Path, target: Path) -> None:
     """A run with an id of its own and the same files, which take no more space."""
     shutil.copytree(source, target, copy_function=os.link)
@@ -304,11 +335,13 @@ def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict
     with tempfile.TemporaryDirectory() as other:
         runs = many_runs(Path(other), max(2, rollouts // 200), min(rollouts, 1_360), 1 if repeat == 1 else 20)
     with tempfile.TemporaryDirectory() as other:
+        long = long_rollouts(Path(other), 0.01 if repeat == 1 else 1.0)
+    with tempfile.TemporaryDirectory() as other:
         growing = growing_run(Path(other), 2_000, 3.0 if repeat == 1 else 60.0)
     memory = [{"while": "making tables", "peak MB": built}, {"while": "answering", "peak MB": peak}]
     return {
         "The first answer of a server": [*first, *reopened], "Questions": answered, "Memory": memory,
-        "Many runs": runs, "A run that grows by 2,000 rollouts a second": growing,
+        "Many runs": runs, "Long rollouts": long, "A run that grows by 2,000 rollouts a second": growing,
     }  # fmt: skip
 
 

@@ -219,7 +219,8 @@ class Api:
 
     def _rollout(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:
-            return encode_response(records.rollout_response(opened, parameters.text("id")))
+            first = parameters.number("first", 0, 0) if parameters.all("first") else None
+            return encode_response(records.rollout_response(opened, parameters.text("id"), first))
 
     def _text(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:

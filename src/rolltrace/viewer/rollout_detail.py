@@ -19,6 +19,7 @@ from rolltrace.viewer.json_response import long_integers_as_text
 from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.rollout_schemas import (
     Attempt,
+    CutText,
     GroupResponse,
     GroupSibling,
     RolloutGroup,
@@ -33,7 +34,11 @@ _MAX_RELATED = 100
 """How many attempts, and how many seats, it has."""
 _MAX_SCORES = 500
 _MAX_TEXT = 8_000_000
-"""How many characters of text the response on a rollout has."""
+"""Up to so many characters of text, the response on a rollout has all; of more, only beginnings."""
+_MAX_BEGINNINGS = 2_500_000
+"""How many characters these have."""
+MAX_MESSAGES = 2_000
+"""How many messages it has."""
 _MAX_CUT = 20_000
 _PIECE = 1_000_000
 """How many characters are sent at once of a text that was cut."""
@@ -54,10 +59,15 @@ _NO_GROUP: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "std": None, "has_
 Row = dict[str, Any]
 
 
-def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
-    """The rollout of this id."""
+def rollout_response(run: OpenRun, rollout: str, first: int | None = None) -> RolloutResponse:
+    """The rollout of this id, with its first and its last messages, or with those from an index on."""
     record = run.run.get(rollout)
-    return _GroupContext(run.run, record.group_key, rollout).response(record)
+    count, half = len(record.messages), MAX_MESSAGES // 2
+    if first is not None:
+        loaded = [range(first, first + MAX_MESSAGES)]
+    else:
+        loaded = [range(count)] if count <= MAX_MESSAGES else [range(half), range(count - half, count)]
+    return _GroupContext(run.run, record.group_key, rollout).response(record, loaded)
 
 
 def text_response(run: OpenRun, rollout: str, path: str, offset: int) -> TextResponse:
@@ -96,16 +106,21 @@ class _GroupContext:
         self._by_index = _by("index", rows=self._rows.values())
         self._by_episode = _by("episode", "attempt", "session", rows=self._rows.values())
 
-    def response(self, record: Rollout) -> RolloutResponse:
-        """The response about a rollout of the group."""
+    def response(self, record: Rollout, loaded: Sequence[range] | None = None) -> RolloutResponse:
+        """The response about a rollout of the group, with these messages; by default with all."""
+        every = range(len(record.messages))
+        ranges = [every] if loaded is None else [every[some.start : some.stop] for some in loaded]
+        places = [place for some in ranges for place in some]
         own = self._rows.get(record.id, {})
         reward, total, mean = record.reward, record.reward_score, self._group["mean"]
         is_member = bool(own) and _counts(own)
-        short, cut = cut_texts(record, _MAX_TEXT)
+        messages = tuple(record.messages[place] for place in places)
+        short, cut = cut_texts(msgspec.structs.replace(record, messages=messages), _MAX_TEXT, _MAX_BEGINNINGS)
         short = short.with_scores(record.scores)  # they decide the reward
         return RolloutResponse(
             rollout=msgspec.Raw(long_integers_as_text(encode_with_scores(short, all_scores=False))),
-            cut=cut[:_MAX_CUT],
+            loaded=tuple((some.start, some.stop) for some in ranges),
+            cut=tuple(_at_place(one, places) for one in cut[:_MAX_CUT]),
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
             terms=reward_terms(record),
@@ -153,6 +168,14 @@ def group_response(
         previous=None if before is None else GroupKey(*before),
         next=None if after is None else GroupKey(*after),
     )
+
+
+def _at_place(cut: CutText, places: Sequence[int]) -> CutText:
+    """The cut text with the index of its message in the record."""
+    match cut.path:
+        case ("messages", int(index), *rest):
+            return msgspec.structs.replace(cut, path=("messages", places[index], *rest))
+    return cut
 
 
 def _newest_scores(record: Rollout) -> Sequence[Score]:

@@ -70,9 +70,14 @@ class TextResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts."""
+    """`GET /api/rollout?run=&id=&first=`: one rollout with its scores, its group and its other attempts.
+
+    Of very many messages it has the first and the last or, with `first`, those from this index on.
+    """
 
     rollout: Annotated[msgspec.Raw, msgspec.Meta(extra={"json_of": RolloutWithScores})]
+    loaded: tuple[tuple[int, int], ...]
+    """The ranges of messages that `rollout` has, without their ends; of at most 2,000 messages it has all."""
     cut: tuple[CutText, ...]
     """Texts of which `rollout` has only the beginning, because its record is very long; the first 20,000 of them."""
     reward: Float | None

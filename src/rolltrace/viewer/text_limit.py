@@ -30,15 +30,15 @@ def shorten_texts(record: Record, most: int) -> Record:
     return shortened
 
 
-def cut_texts(record: Record, most: int) -> tuple[Record, tuple[CutText, ...]]:
-    """The record if it has up to `most` characters; else with the beginnings of its texts, without tokens, and a list.
+def cut_texts(record: Record, most: int, beginnings: int) -> tuple[Record, tuple[CutText, ...]]:
+    """The record if it has up to `most` characters; else with `beginnings` of its texts, without tokens, and a list.
 
     Tokens are in the list with a length of 0.
     """
     lengths = list(_lengths(record))
     if sum(lengths) + _TOKEN_BYTES * _count_tokens(record) <= most:
         return record, ()
-    cutter = _TextCutter(fair_limit(lengths, most), mark=False)
+    cutter = _TextCutter(fair_limit(lengths, beginnings), mark=False)
     return cutter.cut(record, ()), tuple(cutter.cuts)
 
 

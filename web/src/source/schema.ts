@@ -403,9 +403,14 @@ export interface TextResponse {
   next: number | null;
 }
 
-/** `GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts. */
+/**
+ * `GET /api/rollout?run=&id=&first=`: one rollout with its scores, its group and its other attempts. Of very many
+ * messages it has the first and the last or, with `first`, those from this index on.
+ */
 export interface RolloutResponse {
   rollout: RolloutWithScores;
+  /** The ranges of messages that `rollout` has, without their ends; of at most 2,000 messages it has all. */
+  loaded: [number, number][];
   /** Texts of which `rollout` has only the beginning, because its record is very long; the first 20,000 of them. */
   cut: CutText[];
   /** The total as it stands now, late scores included. */

@@ -1,4 +1,4 @@
-// The texts of a very long record that the answer has only the beginning of: loaded in pieces, where the reader wants them.
+// What the answer about a very long record leaves out, texts and messages: loaded in pieces, where the reader wants them.
 import { group } from "d3-array";
 import { createContext, useContext, useMemo, useState, type ReactNode } from "react";
 import { count, plural } from "../../format";
@@ -22,19 +22,23 @@ interface Cuts {
   /** Those of a message, by its index; -1 for all others. */
   byMessage: ReadonlyMap<number, CutText[]>;
   add: (cut: CutText, piece: TextResponse) => void;
+  addMessages: (piece: RolloutResponse) => void;
 }
 
 const CutsContext = createContext<Cuts | null>(null);
 
 export function CutTexts({ run, answer, children }: CutTextsProperties) {
+  const [parts, setParts] = useState<readonly RolloutResponse[]>([]);
   const [pieces, setPieces] = useState<readonly [CutText, TextResponse][]>([]);
-  const loaded = useMemo(() => pieces.reduce((before, [cut, piece]) => withPiece(before, cut, piece), answer), [answer, pieces]);
+  const joined = useMemo(() => withMessages(answer, parts), [answer, parts]);
+  const loaded = useMemo(() => pieces.reduce((before, [cut, piece]) => withPiece(before, cut, piece), joined), [joined, pieces]);
   const cuts = useMemo((): Cuts => {
     const left = loaded.cut.filter((cut) => cut.length > cut.shown);
     const add = (cut: CutText, piece: TextResponse): void => setPieces((before) => [...before, [cut, piece]]);
-    return { run, id: answer.rollout.id, byMessage: group(left, messageOf), add };
+    const addMessages = (piece: RolloutResponse): void => setParts((before) => [...before, piece]);
+    return { run, id: answer.rollout.id, byMessage: group(left, messageOf), add, addMessages };
   }, [run, answer.rollout.id, loaded]);
-  if (answer.cut.length === 0) return <>{children(answer)}</>;
+  if (answer.cut.length === 0 && answer.loaded.length === 1) return <>{children(answer)}</>;
   const inMessages = [...cuts.byMessage].reduce((sum, [message, some]) => sum + (message < 0 ? 0 : some.length), 0);
   return (
     <CutsContext value={cuts}>
@@ -42,6 +46,7 @@ export function CutTexts({ run, answer, children }: CutTextsProperties) {
         <div className="body small">
           <strong>This record is very long.</strong>
           {inMessages > 0 && <span>{plural(inMessages, "text")} of messages {inMessages === 1 ? "is" : "are"} cut: each message says so, and loads more.</span>}
+          {answer.loaded.length > 1 && <span>Only its first and last messages are here: the transcript loads the others.</span>}
           {answer.cut.some((cut) => cut.length === 0) && <span>Token ids are left out.</span>}
           <LoadButtons message={-1} />
         </div>
@@ -90,8 +95,40 @@ function LoadButton({ run, id, cut, add }: { run: string; id: string; cut: CutTe
   );
 }
 
+/** In place of messages that are not in the page: a button that loads the next ones. */
+export function LoadMessages({ first, end }: { first: number; end: number }) {
+  const source = useSource();
+  const cuts = useContext(CutsContext);
+  const [state, setState] = useState<"idle" | "loading" | Error>("idle");
+  const load = (): void => {
+    setState("loading");
+    source.ask<RolloutResponse>("rollout", { run: cuts?.run, id: cuts?.id, first }).then((piece) => cuts?.addMessages(piece), setState);
+  };
+  return (
+    <p className="transcript-remark small">
+      <button type="button" className="button" disabled={state === "loading"} onClick={load} title={state instanceof Error ? state.message : "Load the next two thousand messages"}>
+        {state instanceof Error ? "Failed, try again: " : ""}
+        {plural(end - first, "message")}, #{first} to #{end - 1}, {end - first === 1 ? "is" : "are"} not loaded. Load more
+      </button>
+    </p>
+  );
+}
+
 /** Such as `content`, or outside of messages `steps[0].raw`. */
 const nameOf = (cut: CutText): string => plainText((messageOf(cut) < 0 ? cut.path : cut.path.slice(2)).map((name, place) => (typeof name === "number" ? `[${name}]` : place === 0 ? name : `.${name}`)).join(""), 80);
+
+/** The answer with the messages of further ones, each at its index. */
+function withMessages(answer: RolloutResponse, parts: readonly RolloutResponse[]): RolloutResponse {
+  const count = answer.loaded.at(-1)?.[1] ?? 0;
+  if (answer.rollout.messages.length === count) return answer;
+  const messages: RolloutResponse["rollout"]["messages"] = [];
+  messages.length = count; // with holes, which are not loaded yet
+  for (const { rollout, loaded } of [...parts, answer]) {
+    const places = loaded.flatMap(([first, end]) => Array.from({ length: end - first }, (_, place) => first + place));
+    rollout.messages.forEach((message, place) => (messages[places[place] ?? 0] = message));
+  }
+  return { ...answer, rollout: { ...answer.rollout, messages }, cut: [...answer.cut, ...parts.flatMap((part) => part.cut)] };
+}
 
 function withPiece(answer: RolloutResponse, cut: CutText, { text, next }: TextResponse): RolloutResponse {
   const shown = next ?? cut.length;

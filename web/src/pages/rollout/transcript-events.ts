@@ -21,11 +21,18 @@ export interface TranscriptStep {
   /** The sum of rewards up to and with this step. */
   total: number;
 }
+/** Messages that are not in the page yet. */
+interface Unloaded {
+  kind: "unloaded";
+  first: number;
+  /** The index after the last. */
+  end: number;
+}
 interface Remark {
   kind: "remark";
   text: string;
 }
-export type TranscriptEvent = TranscriptMessage | TranscriptStep | Remark;
+export type TranscriptEvent = TranscriptMessage | TranscriptStep | Remark | Unloaded;
 
 export function transcriptEvents(rollout: Rollout): TranscriptEvent[] {
   return paired(listEvents(rollout));
@@ -50,7 +57,13 @@ function listEvents(rollout: Rollout): TranscriptEvent[] {
   let total = 0;
   const show = (index: number, step: Step | null = null) => {
     const message = rollout.messages[index];
-    if (message === undefined) return;
+    if (message === undefined) {
+      const last = events.at(-1);
+      if (last?.kind === "unloaded" && last.end === index) last.end += 1;
+      else if (index < rollout.messages.length && !shown.has(index)) events.push({ kind: "unloaded", first: index, end: index + 1 });
+      shown.add(index);
+      return;
+    }
     shown.add(index);
     while (shown.has(prefix)) prefix += 1;
     events.push(messageEvent(message, index, step));
@@ -75,7 +88,7 @@ function listEvents(rollout: Rollout): TranscriptEvent[] {
     send(rollout.pending_prompt, "the policy was sent");
     events.push({ kind: "remark", text: "This was sent to the policy, but no step followed." });
   } else if (rollout.final.length > 0) send(rollout.final, "the conversation ended as");
-  const rest = rollout.messages.map((_, index) => index).filter((index) => !shown.has(index));
+  const rest = Array.from(rollout.messages.keys()).filter((index) => !shown.has(index));
   if (rest.length > 0) events.push({ kind: "remark", text: "Messages that were in no prompt:" });
   for (const index of rest) show(index);
   return events;

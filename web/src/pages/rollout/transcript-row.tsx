@@ -5,7 +5,7 @@ import { FailureBox } from "../../parts/failure";
 import { MessageBlock } from "../../parts/message-block";
 import { MessageHead, roleClass } from "../../parts/message-head";
 import { TextPiece } from "../../parts/text-piece";
-import { LoadButtons } from "./cut-texts";
+import { LoadButtons, LoadMessages } from "./cut-texts";
 import type { Row } from "./transcript-rows";
 
 interface TranscriptRowProperties {
@@ -62,6 +62,8 @@ export const TranscriptRow = memo(function TranscriptRow({ run, row, toggle, fin
       );
     case "remark":
       return <p className="transcript-remark small">{row.text}</p>;
+    case "unloaded":
+      return <LoadMessages first={row.first} end={row.end} />;
     case "parse error":
       return (
         <div className="transcript-problem" role="group" aria-label="Parse error">

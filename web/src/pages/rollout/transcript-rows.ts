@@ -9,6 +9,7 @@ export type Row = { key: string; /** The step it belongs to; null before the fir
   | { kind: "block"; block: Block }
   | { kind: "gap" }
   | { kind: "remark"; text: string }
+  | { kind: "unloaded"; first: number; end: number }
   | { kind: "label"; text: string }
   | { kind: "parse error"; text: string }
   | { kind: "failure"; error: Failure }
@@ -81,6 +82,10 @@ function* eventRows(event: TranscriptEvent, key: string, step: number | null, op
   }
   if (event.kind === "remark") {
     yield { kind: "remark", key, step, role: "", text: event.text };
+    return;
+  }
+  if (event.kind === "unloaded") {
+    yield { kind: "unloaded", key: `unloaded${event.first}`, step, role: "", first: event.first, end: event.end };
     return;
   }
   const { role } = event.message;
