@@ -32,6 +32,8 @@ _LINES = """
     scores as (select *, _file as file, _offset as offset from _score_places {0})
     {1}
 """
+_MAX_INVALID = 1_000
+"""How many lines with a right checksum that are not records are left out of the tables at most."""
 _MAX_QUOTES = 10_000
 """How many quoted rollouts are looked up at once."""
 
@@ -60,6 +62,8 @@ class AuditedRun:
         """How many rollouts of each session are in the files of another, which was forked from it."""
         self.sessions: set[str] = set()
         """The sessions of the rollouts that were read."""
+        self.runs: set[str] = set()
+        """The ids of runs that the records have which were read."""
         self._errors = ReadErrors()
         self._quotes: dict[str, list[Finding]] = {}
         self._looked_up = 0
@@ -86,7 +90,8 @@ class AuditedRun:
         Besides the columns of these tables, both have `file` and `offset`, and `rollouts` has superseded rows, too.
         """
         invalid = [error for error in self.problems if error.kind is ReadErrorKind.INVALID and error.offset is not None]
-        places = ", ".join(f"({sql_literal(strip_extension(error.file))}, {error.offset})" for error in invalid)
+        shown = invalid[:_MAX_INVALID]
+        places = ", ".join(f"({sql_literal(strip_extension(error.file))}, {error.offset})" for error in shown)
         condition = f"where (_file, _offset) not in ({places})" if places else ""
         return self.tables.select(_LINES.format(condition, sql), frozenset({ROLLOUTS, SCORES})).dicts()
 
@@ -102,6 +107,7 @@ class AuditedRun:
             self.rollouts_by_session[session] += 1
             self.recorded_by_forks[rollout.session] += rollout.session != session
             self.sessions.add(rollout.session)
+            self.runs.add(rollout.run)
             for name in _blob_names(rollout):
                 self.blobs.setdefault(name, rollout.id)
             yield location, rollout
@@ -110,6 +116,7 @@ class AuditedRun:
         """Every score that can be read, as it is stored."""
         for location, score in self._records(SCORES, decode_stored_score):
             self.scores_by_session[session_of_file(location.file)] += 1
+            self.runs.add(score.run)
             for rollout in {quote.rollout for call in score.calls for quote in call.quotes} - {None}:
                 message = f"calls of a score named {score.name} quote rollout {rollout}, which is missing"
                 finding = with_location(Finding(message, data={"quoted": rollout}), score, location)

@@ -88,10 +88,12 @@ class Database:
 
     def hold(self) -> None:
         """Read the tables, and let all statements from now on answer from them."""
-        ledgers = self._ended_ledgers()
-        self.engine(frozenset({SCORES}), QueryDeadline())
+        ledgers, deadline = self._ended_ledgers(), QueryDeadline()
+        with explain_full_disk(), self._making(deadline):
+            for number in range(len(self.runs)):
+                self._refresh(number, {SCORES}, deadline)
         self._held = []  # from now on only folders are read that were not: rollouts, after all scores about them
-        self.engine(frozenset({ROLLOUTS}), QueryDeadline())
+        self.engine(frozenset({ROLLOUTS}), deadline)
         self._held = self._losses(ledgers)
 
     def find_losses(self) -> list[ReadError]:
