@@ -47,7 +47,7 @@ OFFERED = ToolSpec("look", "Looks.", FrozenMap.of({"type": "object"}))
 
 
 class InMemoryRecords:
-    """The part of a `RunReader` that a replay uses, of rollouts in memory."""
+    """The part of a `Run` that a replay uses, of rollouts in memory."""
 
     def __init__(self, rollouts, scores=()):
         self._rollouts = {rollout.id: rollout for rollout in rollouts}

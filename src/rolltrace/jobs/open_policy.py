@@ -8,6 +8,7 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import load_policy
 from rolltrace.policies.replay import ReplayPolicy
+from rolltrace.query.run import Run
 from rolltrace.store.reader import RunReader
 from rolltrace.testing.faults import FaultyPolicy
 from rolltrace.testing.noisy import NoisyPolicy
@@ -37,13 +38,12 @@ def replay_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPolicy
     """Make the policy of `replay:RUN`. The run must have rollouts that were recorded in full."""
     if not str(path):
         raise InputError("Expected a recorded run to replay, got none: use replay:RUN, such as replay:runs/first.")
-    reader = RunReader(path)
-    first = next(reader.rollouts(), None)
+    run = Run([RunReader(path)])
+    first = next(run.rollouts(limit=1), None)
     if first is None:
         raise InputError(f"Expected a run with rollouts to replay at {path}, got an empty one.")
-    if has_hashed_text(first) and all(map(has_hashed_text, reader.rollouts())):
+    if has_hashed_text(first) and all(map(has_hashed_text, run.rollouts())):
         raise InputError(
             f"Expected a run with its text to replay at {path}, got one recorded as numbers: record with --trace full."
         )
-    supersedes = reader.sessions().supersedes
-    return ReplayPolicy(reader, name=f"replay:{Path(path).name}", strict=strict, supersedes=supersedes)
+    return ReplayPolicy(run, name=f"replay:{Path(path).name}", strict=strict)

@@ -1,7 +1,6 @@
 """A policy that repeats the answers of a recorded run, if the prompts are the same."""
 
 import asyncio
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.policy import Completion, Request, to_completion
-from rolltrace.policies.replay_index import RecordSource, ReplayIndex, SessionOrder, prompt_digest, with_full_prompts
+from rolltrace.policies.replay_index import RecordSource, ReplayIndex, prompt_digest, with_full_prompts
 from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.call import Call
 from rolltrace.trace.convert import coerce_message
@@ -34,18 +33,10 @@ class ReplayPolicy:
     version: int | str | None = None
     context_length: int | None = None
 
-    def __init__(
-        self,
-        records: RecordSource,
-        *,
-        name: str = "replay",
-        strict: bool = True,
-        supersedes: SessionOrder = operator.gt,
-    ) -> None:
-        """Replay `records`. `supersedes` says which of two sessions counts; by default the one with the larger id."""
+    def __init__(self, records: RecordSource, *, name: str = "replay", strict: bool = True) -> None:
         self.name = name
         self.strict = strict
-        self._index = ReplayIndex(records, supersedes)
+        self._index = ReplayIndex(records)
         self._call_counts: Counter[tuple[str, str, bytes]] = Counter()
         """How many calls were answered, by rollout, role and prompt. A repeated call gets the next recorded answer."""
 

@@ -1,9 +1,8 @@
 """Finds recorded rollouts by identity, and calls of group graders by role and prompt."""
 
 import hashlib
-import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rolltrace.trace.call import Call
@@ -17,15 +16,12 @@ MAX_CACHED = 256
 
 RolloutKey = tuple[str, int, str, str, str, int | None, int]
 
-SessionOrder = Callable[[str, str], bool]
-"""Whether the first session supersedes the second."""
-
 
 class RecordSource(Protocol):
-    """A source of rollouts and scores, such as a `RunReader`."""
+    """A source of rollouts and scores, such as a `Run`."""
 
     def rollouts(self) -> Iterator[Rollout]:
-        """All rollouts."""
+        """All rollouts, without superseded ones."""
         ...
 
     def scores(self) -> Iterator[Score]:
@@ -44,12 +40,11 @@ class RecordSource(Protocol):
 class ReplayIndex:
     """Thread-safe index. The first lookup reads all records once and stores only their ids."""
 
-    def __init__(self, records: RecordSource, supersedes: SessionOrder = operator.gt) -> None:
+    def __init__(self, records: RecordSource) -> None:
         self._records = records
-        self._supersedes = supersedes
         self._lock = threading.Lock()
         self._ids: dict[RolloutKey, tuple[str, str]] | None = None
-        """Session and id by key. If two sessions played the same rollout, the superseding one counts."""
+        """Session and id by key. If several sessions played the same rollout, the last of them counts."""
         self._calls: dict[tuple[str, bytes], list[Call]] | None = None
         self._cache: dict[str, Rollout] = {}
 
@@ -84,14 +79,8 @@ class ReplayIndex:
         ids: dict[RolloutKey, tuple[str, str]] = {}
         for rollout in self._records.rollouts():
             key, entry = rollout_key(rollout), (rollout.session, rollout.id)
-            ids[key] = self._newer(entry, ids.get(key, entry))
+            ids[key] = max(entry, ids.get(key, entry))
         return ids
-
-    def _newer(self, one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
-        """The entry of the superseding session; of colliding sessions, the one with the larger id."""
-        if self._supersedes(one[0], other[0]):
-            return one
-        return other if self._supersedes(other[0], one[0]) else max(one, other)
 
     def _index_calls(self) -> dict[tuple[str, bytes], list[Call]]:
         calls: dict[tuple[str, bytes], list[Call]] = {}

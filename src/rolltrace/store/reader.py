@@ -1,6 +1,6 @@
 """Reads a run. Damaged parts are skipped and reported."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,6 @@ from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.run_files import LocalFiles, RunFiles
 from rolltrace.store.segment_reader import open_segment
-from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.quote import TextSource, text_source
 from rolltrace.trace.rollout import Rollout
@@ -74,10 +73,6 @@ class RunReader:
                     latest[ledger.session] = (sequence, ledger)
                 break
         return {session: ledger for session, (_, ledger) in latest.items()}
-
-    def sessions(self, rollout_times: Iterable[RolloutTime] = ()) -> Sessions:
-        """Which session supersedes which; `rollout_times` are those of sessions that may have no ledger."""
-        return Sessions(self.ledgers().values(), rollout_times)
 
     def blob(self, name: str) -> bytes:
         """The bytes of a blob. The name must be the digest of the bytes."""
