@@ -292,7 +292,7 @@ def test_compactions_may_race(path):
     assert count(path) == (15, 15.0)
 
 
-TABLES = ("rollouts", "steps", "messages", "groups")
+TABLES = ("rollouts", "steps", "other_messages", "groups")
 
 
 def test_unfinished_files_are_left_alone(path):

@@ -185,6 +185,28 @@ def test_escaped_surrogates(path, monkeypatch):
         assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
 
 
+def test_no_text_is_stored_twice(path):
+    """A response is stored with its step, and is in `messages` once, although two steps share it."""
+    with create_run(path) as writer:
+        write(writer)
+    [segment] = (path / "rollouts").iterdir()
+    line = json.loads(segment.read_bytes())
+    del line["crc"]
+    line["steps"].append(line["steps"][0] | {"step": 1})
+    line["steps"].append(line["steps"][0] | {"step": 2, "response": {"role": "assistant", "content": "elsewhere"}})
+    line["messages"][1] |= {"content": "once", "reasoning": "why"}
+    segment.write_bytes(add_checksum(json.dumps(line).encode()))
+    with open_run(path) as run:
+        said = run.sql("select position, step, role, content, reasoning from messages order by all").fetchall()
+        assert said[1:] == [(1, 1, "assistant", "once", "why")]
+        assert (said[0][:3], len(said)) == ((0, None, "user"), 2)
+        responses = run.sql("select step, response from steps order by all").fetchall()
+        assert responses == [(0, "once"), (1, "once"), (2, "elsewhere")]
+    assert compact(path).rows["messages"] == 2
+    [stored] = duckdb.sql(f"select content from '{path}/cache/part-*/other_messages.parquet'").fetchall()
+    assert stored == (said[0][3],)
+
+
 READER = """
 import sys
 from rolltrace.query import part_processes, run_tables

@@ -4,7 +4,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -35,21 +35,23 @@ class ArrowTable:
 
     def append(self, columns: Mapping[str, Values]) -> None:
         """Add rows, given by column. Raises `ValueError` if a JSON value has text that DuckDB may not read."""
+        self.append_chunk(self.chunk(columns))
+
+    def chunk(self, columns: Mapping[str, Values]) -> "CArray | None":
+        """Rows to be added; None if there are none."""
         import nanoarrow
 
         count = len(next(iter(columns.values())))
         if not count:
-            return
-        arrays = [_BUILDERS[kind](columns[name]) for name, kind in self._types.items()]
-        self._chunks.append(
-            nanoarrow.c_array_from_buffers(self._schema, count, [None], children=arrays, validation_level="none")
-        )
-        self.rows += count
+            return None
+        arrays = [_column(kind, columns[name]) for name, kind in self._types.items()]
+        return nanoarrow.c_array_from_buffers(self._schema, count, [None], children=arrays, validation_level="none")
 
-    def extend(self, other: "ArrowTable") -> None:
-        """Add the rows of another table with the same columns."""
-        self._chunks += other._chunks
-        self.rows += other.rows
+    def append_chunk(self, chunk: "CArray | None") -> None:
+        """Add these rows."""
+        if chunk is not None:
+            self._chunks.append(chunk)
+            self.rows += len(chunk)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from nanoarrow._array_stream import CArrayStream
@@ -87,39 +89,61 @@ def _array(kind: str, count: int, *buffers: Any, nulls: int = 0, children: Itera
     )
 
 
-def _bitmap(bits: Iterable[Any], count: int) -> bytes:
+def _column(kind: str, values: Values) -> "CArray":
+    """The array of a column. Those in which all rows have the same text, or no value, take next to no time."""
+    nulls = values.count(None)
+    if nulls == len(values):
+        return _null_column(kind, nulls)
+    if kind in ("VARCHAR", "JSON") and values[0] == values[-1] and values.count(values[0]) == len(values):
+        return _constant_column(kind, values[0], len(values))
+    if kind == "JSON":
+        values = [None if value is None or _is_null(value) else value for value in values]
+        nulls = values.count(None)
+    validity = None
+    if nulls:
+        validity = _bitmap([value is not None for value in values])
+        values = [_DEFAULTS[kind] if value is None else value for value in values]
+    return _BUILDERS[kind](kind, values, validity, nulls)
+
+
+@lru_cache(maxsize=256)
+def _null_column(kind: str, count: int) -> "CArray":
+    return _BUILDERS[kind](kind, [_DEFAULTS[kind]] * count, bytes((count + 7) // 8), count)
+
+
+def _constant_column(kind: str, value: Any, count: int) -> "CArray":
+    if kind == "VARCHAR":
+        data = value.encode()
+    elif _is_null(value):
+        return _null_column(kind, count)
+    else:
+        data = bytes(value)
+        _check_text(data)
+    return _array(kind, count, None, _even_offsets(len(data), count), data * count)
+
+
+def _is_null(value: Any) -> bool:
+    """Whether a JSON value is null."""
+    return len(value) == len(_NULL) and bytes(value) == _NULL
+
+
+def _bitmap(bits: Sequence[Any]) -> bytes:
     """One bit for each value, the first in the lowest bit, as Arrow has them."""
     digits = "".join(["1" if bit else "0" for bit in bits])
-    return int(digits[::-1], 2).to_bytes((count + 7) // 8, "little")
+    return int(digits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little")
 
 
-def _validity(values: Values) -> tuple[bytes | None, int]:
-    """The bitmap of the values that are not None, and how many are None."""
-    nulls = values.count(None)
-    if not nulls:
-        return None, 0
-    if nulls == len(values):
-        return bytes((nulls + 7) // 8), nulls
-    return _bitmap([value is not None for value in values], len(values)), nulls
+def _texts(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
+    if all(map(str.isascii, values)):
+        return _array(kind, len(values), validity, _offsets(values), "".join(values).encode(), nulls=nulls)
+    encoded = [value.encode() for value in values]
+    return _array(kind, len(values), validity, _offsets(encoded), b"".join(encoded), nulls=nulls)
 
 
-def _texts(values: Values, kind: str = "VARCHAR") -> "CArray":
-    validity, nulls = _validity(values)
-    if nulls:
-        values = ["" if value is None else value for value in values]
-    text = "".join(values)
-    if text.isascii():
-        return _array(kind, len(values), validity, _offsets(map(len, values)), text.encode(), nulls=nulls)
-    return _bytes([value.encode() for value in values], validity, nulls, kind)
-
-
-def _json(values: Values) -> "CArray":
-    data = [None if value is None else bytes(value) for value in values]
-    data = [None if value == _NULL else value for value in data]
-    validity, nulls = _validity(data)
-    present = [value or b"" for value in data]
-    _check_text(b"".join(present))
-    return _bytes(present, validity, nulls, "JSON")
+def _json(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
+    data = b"".join(values)
+    _check_text(data)
+    return _array(kind, len(values), validity, _offsets(values), data, nulls=nulls)
 
 
 def _check_text(data: bytes) -> None:
@@ -130,40 +154,37 @@ def _check_text(data: bytes) -> None:
         raise ValueError("Expected no escaped surrogates.")
 
 
-def _bytes(values: Sequence[bytes], validity: bytes | None, nulls: int, kind: str) -> "CArray":
-    return _array(kind, len(values), validity, _offsets(map(len, values)), b"".join(values), nulls=nulls)
+def _offsets(values: Iterable[Any]) -> "array[int]":
+    """Where each value begins if they are put one after the other, and where the last one ends."""
+    lengths = list(map(len, values))
+    if lengths and lengths.count(lengths[0]) == len(lengths):
+        return _even_offsets(lengths[0], len(lengths))
+    return array("i", list(accumulate(lengths, initial=0)))
 
 
-def _offsets(lengths: Iterable[int]) -> "array[int]":
-    return array("i", accumulate(lengths, initial=0))
+@lru_cache(maxsize=256)
+def _even_offsets(length: int, count: int) -> "array[int]":
+    return array("i", range(0, length * count + 1, length) if length else bytes(4 * (count + 1)))
 
 
-def _integers(values: Values) -> "CArray":
-    validity, nulls = _validity(values)
-    numbers = array("q", [0 if value is None else value for value in values] if nulls else values)
-    return _array("BIGINT", len(values), validity, numbers, nulls=nulls)
+def _integers(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
+    return _array(kind, len(values), validity, array("q", values), nulls=nulls)
 
 
-def _floats(values: Values) -> "CArray":
-    validity, nulls = _validity(values)
-    if nulls:
-        values = [0.0 if value is None else value for value in values]
+def _floats(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
     try:
         numbers = array("d", values)
     except TypeError:  # numbers that are not finite are written as text
         numbers = array("d", [NON_FINITE[value] if type(value) is str else value for value in values])
-    return _array("DOUBLE", len(values), validity, numbers, nulls=nulls)
+    return _array(kind, len(values), validity, numbers, nulls=nulls)
 
 
-def _booleans(values: Values) -> "CArray":
-    validity, nulls = _validity(values)
-    return _array("BOOLEAN", len(values), validity, _bitmap(values, len(values)), nulls=nulls)
+def _booleans(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
+    return _array(kind, len(values), validity, _bitmap(values), nulls=nulls)
 
 
-def _timestamps(values: Values) -> "CArray":
-    validity, nulls = _validity(values)
-    numbers = array("q", [0 if value is None else _microseconds(value) for value in values])
-    return _array("TIMESTAMP", len(values), validity, numbers, nulls=nulls)
+def _timestamps(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
+    return _array(kind, len(values), validity, array("q", list(map(_microseconds, values))), nulls=nulls)
 
 
 def _microseconds(time: datetime) -> int:
@@ -171,21 +192,18 @@ def _microseconds(time: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _text_lists(values: Values) -> "CArray":
-    items = list(chain.from_iterable(value or () for value in values))
-    validity, nulls = _validity(values)
-    offsets = _offsets(0 if value is None else len(value) for value in values)
-    return _array("VARCHAR[]", len(values), validity, offsets, nulls=nulls, children=[_texts(items)])
+def _text_lists(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
+    texts = _texts("VARCHAR", list(chain.from_iterable(values)))
+    return _array(kind, len(values), validity, _offsets(values), nulls=nulls, children=[texts])
 
 
-def _maps(kind: str, values: Values) -> "CArray":
+def _maps(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
     """Maps from names to numbers."""
-    validity, nulls = _validity(values)
-    maps = [value or {} for value in values]
-    keys = _texts(list(chain.from_iterable(maps)))
-    numbers = _BUILDERS[_item_kind(kind)](list(chain.from_iterable(value.values() for value in maps)))
+    keys = _texts("VARCHAR", list(chain.from_iterable(values)))
+    item = _item_kind(kind)
+    numbers = _BUILDERS[item](item, list(chain.from_iterable([value.values() for value in values])), None, 0)
     entries = _array(f"{kind} entry", len(keys), None, children=[keys, numbers])
-    return _array(kind, len(values), validity, _offsets(map(len, maps)), nulls=nulls, children=[entries])
+    return _array(kind, len(values), validity, _offsets(values), nulls=nulls, children=[entries])
 
 
 def _item_kind(kind: str) -> str:
@@ -193,7 +211,7 @@ def _item_kind(kind: str) -> str:
     return kind.removeprefix("MAP(VARCHAR, ").partition(")")[0]
 
 
-_BUILDERS: dict[str, Callable[[Values], "CArray"]] = {
+_BUILDERS: dict[str, Callable[[str, Values, bytes | None, int], "CArray"]] = {
     "VARCHAR": _texts,
     "JSON": _json,
     "BIGINT": _integers,
@@ -201,7 +219,13 @@ _BUILDERS: dict[str, Callable[[Values], "CArray"]] = {
     "BOOLEAN": _booleans,
     "TIMESTAMP": _timestamps,
     "VARCHAR[]": _text_lists,
-    NUMBER_MAP: partial(_maps, NUMBER_MAP),
-    COUNTS: partial(_maps, COUNTS),
+    NUMBER_MAP: _maps,
+    COUNTS: _maps,
 }
-"""By the SQL type of a column, what makes its array."""
+"""By the SQL type of a column, what makes its array: from its type, values without None, the bitmap of those that are
+not None (no bitmap if that is all of them), and the number of the others."""
+_DEFAULTS: dict[str, Any] = {
+    "VARCHAR": "", "JSON": b"", "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH, "VARCHAR[]": (),
+    NUMBER_MAP: {}, COUNTS: {},
+}  # fmt: skip
+"""By type, what stands in the array where there is no value."""

@@ -57,6 +57,8 @@ def compact(path: str | Path) -> CompactionResult:
     current = {part.path for part in parts}
     remove_parts(path for path in existing if path not in current)
     rows = {table: count for part in parts for table, count in part.info.stats.rows.items()}
+    messages = rows.pop("other_messages", 0) + sum(part.info.stats.responses for part in parts)
+    rows |= {"messages": messages} if messages else {}
     return CompactionResult(compressed, rows, sum(map(_size, parts)))
 
 

@@ -9,7 +9,7 @@ from rolltrace.errors import RecordError
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.parts import Part, PartInfo, Ranges
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
-from rolltrace.query.table_columns import DecodeScore, LineBatch, RowStats, with_valid_text
+from rolltrace.query.table_columns import DecodeScore, RowStats, read_tables, with_valid_text
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
     STORED_COLUMNS,
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 4 << 20
 """Decoded lines become columns when there are so many of them."""
 
 _PARQUET = "format parquet, compression zstd"
-_WITH_TEXT = ("steps", "messages", "calls", "score_calls")
+_WITH_TEXT = ("steps", "other_messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
 _NEW_ROWS = "_new_rows"
@@ -93,30 +93,32 @@ class PartBuilder:
 
     def _append_columns(self) -> None:
         lines, self._lines, self._chunk_bytes = self._lines, [], 0
-        try:
-            self._append(lines)
-        except ValueError:  # one of them has text that is not valid: which one, decoding each tells
-            for line in lines:
-                self._append([line], is_strict=True)
+        self._append(lines)
 
-    def _append(self, lines: Sequence[tuple[bytes, LineLocation]], is_strict: bool = False) -> None:
-        """Add lines to the columns, all or, if `ValueError` is raised, none of them."""
-        stats = RowStats()
-        batch = LineBatch(self._folder, stats, self._decode_score)
-        errors = []
-        for line, location in lines:
+    def _append(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
+        """Add lines to the columns; one with text that is not valid is searched for by halving them."""
+        try:
+            self._append_all(lines)
+        except ValueError:
+            if len(lines) > 1:
+                self._append(lines[: len(lines) // 2])
+                self._append(lines[len(lines) // 2 :])
+                return
+            [(line, location)] = lines
             try:
-                batch.add(with_valid_text(line) if is_strict else line, location)
+                self._append_all([(with_valid_text(line), location)])
             except RecordError as error:
-                errors.append(record_read_error(location, error))
-        tables = {table: ArrowTable(STORED_COLUMNS[table]) for table in self._tables}
-        for table, columns in batch.take().items():
-            tables[table].append(columns)
-        for table, rows in tables.items():
-            self._tables[table].extend(rows)
-        self._stats.merge(stats)
-        for read_error in errors:
-            self._report(read_error)
+                self._report(record_read_error(location, error))
+
+    def _append_all(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
+        """Add lines to the columns, all or, if `ValueError` is raised, none of them."""
+        read = read_tables(self._folder, lines, self._decode_score)
+        chunks = {table: self._tables[table].chunk(columns) for table, columns in read.columns.items() if columns}
+        for table, chunk in chunks.items():
+            self._tables[table].append_chunk(chunk)
+        self._stats.merge(read.stats)
+        for error in read.errors:
+            self._report(error)
 
 
 def write_arrow_table(

@@ -1,17 +1,18 @@
 """Columns of tables from lines of a run. Each line is decoded once, for all tables of its folder."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, repeat
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice, repeat
 from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import astuple
 
 from rolltrace.errors import RecordError
 from rolltrace.query.score_order import write_position
 from rolltrace.query.table_schema import (
     CALL_FIELDS,
+    LOCATION_COLUMNS,
     MESSAGE_FIELDS,
     ROLLOUT_FIELDS,
     SCORE_FIELDS,
@@ -19,8 +20,9 @@ from rolltrace.query.table_schema import (
     STEP_FIELDS,
     RecordColumns,
 )
-from rolltrace.store.cursor import LineLocation
+from rolltrace.store.cursor import LineLocation, record_read_error
 from rolltrace.store.layout import ROLLOUTS
+from rolltrace.store.read_errors import ReadError
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Timestamp, field_by_name, record_fields
@@ -42,7 +44,6 @@ DecodeScore = Callable[[bytes], Score]
 Columns = dict[str, Sequence[Any]]
 
 _EMPTY = msgspec.Raw(b"{}")
-_NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 
 _DECODED_TYPES: dict[FieldKind, Any] = {
@@ -72,7 +73,7 @@ class _TextOnly(msgspec.Struct):
 def _decoded(field: Field) -> tuple[Any, Any]:
     """The type that a field is decoded to, and its default."""
     if field.kind not in _DECODED_TYPES or (field.depth and field.kind is not FieldKind.NAME):
-        return msgspec.Raw, _EMPTY if field.kind is FieldKind.FREE_FORM else _NULL
+        return msgspec.Raw, _EMPTY if field.kind is FieldKind.FREE_FORM else None
     kind = list[str] if field.depth else _DECODED_TYPES[field.kind]
     default = list(field.default) if field.depth and not field.is_required else field.default
     return kind | None if field.is_nullable else kind, default
@@ -113,14 +114,11 @@ class _RecordTable:
         names = [*before, *(field.name for field in plain if field.name not in parts)]
         self.struct = _line_struct(columns.record, names, parts)
         """Decodes what the columns need, and the fields named in `before`."""
-        self.free_form = [field.name for field in plain if field.kind is FieldKind.FREE_FORM]
-        self._names = [field.name for field in plain]
-        self._values = attrgetter(*self._names)
+        self._names = self.struct.__struct_fields__
         self._counted = columns.counted
-        self._flattened = {
-            name: [(column, part.name) for column, part in shown.items()] for name, shown in flattened.items()
-        }
+        self._flattened = {name: tuple(shown) for name, shown in flattened.items()}
         self._as_text = [field.name for field in plain if field.kind is FieldKind.NAME_OR_INTEGER]
+        self._free_form = [field.name for field in plain if field.kind is FieldKind.FREE_FORM]
 
     @staticmethod
     def _part_struct(columns: RecordColumns, name: str) -> Any:
@@ -129,22 +127,30 @@ class _RecordTable:
         return _line_struct(field.record, shown) | None  # type: ignore[arg-type]
 
     def columns(self, records: Sequence[Any]) -> Columns:
-        """The columns of some records."""
-        values = zip(*map(self._values, records), strict=True) if records else repeat((), len(self._names))
-        columns: Columns = dict(zip(self._names, values, strict=True))
+        """The columns of some records; raises `RecordError` if a free-form value is nested too deeply."""
+        columns: Columns = dict(zip(self._names, _transposed(records, len(self._names)), strict=True))
         for name in self._as_text:
             columns[name] = [None if value is None else str(value) for value in columns[name]]
         for name in self._counted:
-            columns[name] = [len(getattr(record, name)) for record in records]
+            columns[name] = list(map(len, columns[name]))
         for name, shown in self._flattened.items():
-            parts = [getattr(record, name) for record in records]
-            for column, attribute in shown:
-                columns[column] = [None if part is None else getattr(part, attribute) for part in parts]
+            columns |= zip(shown, _transposed(columns.pop(name), len(shown)), strict=True)
+        for name in self._free_form:
+            _check_nesting(columns[name])
         return columns
+
+
+def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
+    """The values of each field; None where there is no record."""
+    if records.count(None) == len(records):
+        return repeat(records, width)
+    return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
 
 
 _steps = _RecordTable(STEP_FIELDS, ("sampling",), {"prompt": tuple[int, int], "response": int | _TextOnly})
 _messages = _RecordTable(MESSAGE_FIELDS)
+_NO_MESSAGE = _messages.struct(role=None, content=None)
+"""In place of the message of a step whose response is not one of the rollout's messages."""
 _calls = _RecordTable(CALL_FIELDS, (), {"reply": _TextOnly | None, "quotes": _Ignored})
 _rollouts = _RecordTable(
     ROLLOUT_FIELDS,
@@ -171,6 +177,8 @@ class RowStats(msgspec.Struct):
     """How many rollouts are of a place in a group that another session recorded, too."""
     rewards: int = 0
     """How many scores are rewards of rollouts."""
+    responses: int = 0
+    """How many messages are stored with the steps whose responses they are."""
     lines: dict[str, int] = {}
     """By file, the number of its lines; likewise the next two, `part_writer` counts it when a part is written."""
     ids: tuple[str, str] = ("", "")
@@ -186,117 +194,143 @@ class RowStats(msgspec.Struct):
         self.has_retries |= other.has_retries
         self.shared_slots += other.shared_slots
         self.rewards += other.rewards
+        self.responses += other.responses
 
 
-class LineBatch:
-    """Decoded lines of one folder on their way into columns."""
+class LineTables(msgspec.Struct):
+    """What some lines of one folder say."""
 
-    def __init__(self, folder: str, stats: RowStats, decode_score: DecodeScore) -> None:
-        self._is_rollouts = folder == ROLLOUTS
-        self._stats = stats
-        self._decode_score = decode_score
-        self._records: list[Any] = []
-        self._locations: list[LineLocation] = []
+    columns: dict[str, Columns]
+    """By table."""
+    stats: RowStats
+    errors: list[ReadError]
+    """The lines that are not records of the folder."""
 
-    def add(self, line: bytes, location: LineLocation) -> None:
-        """Decode a line; raises `RecordError` if it is not a record of the folder. Free-form values are not decoded."""
-        record = _read(_rollout_decoder if self._is_rollouts else _score_decoder, line)
-        _check_nesting((record,), (_rollouts if self._is_rollouts else _scores).free_form)
-        if self._is_rollouts:
-            _check_nesting(record.steps, _steps.free_form)
-        if record.calls and any(call.quotes for call in record.calls):
-            decode: Callable[[bytes], Any] = decode_rollout if self._is_rollouts else self._decode_score
-            _restore_quotes(record.calls, decode(line).calls)
-        self._records.append(record)
-        self._locations.append(location)
 
-    def take(self) -> dict[str, Columns]:
-        """By table, the columns of the lines that were added since the last call."""
-        records, self._records = self._records, []
-        locations, self._locations = self._locations, []
-        return self._rollout_tables(records, locations) if self._is_rollouts else self._score_tables(records, locations)
+def read_tables(folder: str, lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore) -> LineTables:
+    """Decode lines into columns. Raises `ValueError` if a free-form value in one of them is nested too deeply."""
+    decoder = _rollout_decoder if folder == ROLLOUTS else _score_decoder
+    decode_whole: Callable[[bytes], Any] = decode_rollout if folder == ROLLOUTS else decode_score
+    records, locations, errors = [], [], []
+    for line, location in lines:
+        try:
+            record = _read(decoder, line)
+            if record.calls and any(call.quotes for call in record.calls):
+                _restore_quotes(record.calls, decode_whole(line).calls)
+        except RecordError as error:
+            errors.append(record_read_error(location, error))
+        else:
+            records.append(record)
+            locations.append(location)
+    stats = RowStats()
+    columns = (_rollout_tables if folder == ROLLOUTS else _score_tables)(records, locations, stats) if records else {}
+    return LineTables(columns, stats, errors)
 
-    def _rollout_tables(self, records: Sequence[Any], locations: Sequence[LineLocation]) -> dict[str, Columns]:
-        self._stats.sessions.update(record.session for record in records)
-        self._stats.has_retries = self._stats.has_retries or any(record.attempt for record in records)
-        usages = [[step.usage for step in record.steps if step.usage is not None] for record in records]
-        rollouts = {
-            **_rollouts.columns(records),
-            "prompt_tokens": [_sum([usage.prompt_tokens for usage in own]) for own in usages],
-            "completion_tokens": [_sum([usage.completion_tokens for usage in own]) for own in usages],
-            **_location_columns(locations),
-        }
-        return {
-            "rollouts": rollouts,
-            "steps": _step_columns(records),
-            "messages": _message_columns(records),
-            "calls": _call_columns(records, {name: [getattr(one, name) for one in records] for name in _GROUP_FIELDS}),
-        }
 
-    def _score_tables(self, records: Sequence[Any], locations: Sequence[LineLocation]) -> dict[str, Columns]:
-        self._stats.rewards += sum(record.name == "reward" and record.rollout is not None for record in records)
-        written = list(map(write_position, locations))
-        columns = _scores.columns(records)
-        scores = {
-            **columns,
-            **_location_columns(locations),
-            "_writer": [position.writer for position in written],
-            "_sequence": [position.sequence for position in written],
-        }
-        return {"scores": scores, "score_calls": _call_columns(records, columns)}
+def _rollout_tables(records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats) -> dict[str, Columns]:
+    rollouts = {**_rollouts.columns(records), **_location_columns(locations)}
+    stats.sessions = set(rollouts["session"])
+    stats.has_retries = any(rollouts["attempt"])
+    steps, messages = _step_and_message_columns(records, rollouts)
+    stats.responses = len(steps["_position"]) - steps["_position"].count(None)
+    for name in ("prompt_tokens", "completion_tokens"):
+        rollouts[name] = _sums(steps[name], rollouts["steps"])
+    return {
+        "rollouts": rollouts,
+        "steps": steps,
+        "other_messages": messages,
+        "calls": _call_columns(records, rollouts["calls"], rollouts, rollout=rollouts["id"]),
+    }
+
+
+def _score_tables(records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats) -> dict[str, Columns]:
+    scores = {**_scores.columns(records), **_location_columns(locations)}
+    stats.rewards = sum(
+        name == "reward" and rollout is not None
+        for name, rollout in zip(scores["name"], scores["rollout"], strict=True)
+    )
+    written = list(map(write_position, locations))
+    scores["_writer"] = [position.writer for position in written]
+    scores["_sequence"] = [position.sequence for position in written]
+    counts = [len(record.calls) for record in records]
+    calls = _call_columns(records, counts, scores, rollout=scores["rollout"], score=scores["id"])
+    return {"scores": scores, "score_calls": calls}
 
 
 def _location_columns(locations: Sequence[LineLocation]) -> Columns:
-    return dict(zip(("_file", "_offset", "_length"), zip(*locations, strict=True), strict=True)) if locations else {}
+    return dict(zip(LOCATION_COLUMNS, zip(*locations, strict=True), strict=True))
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     """Each value as often as its count says."""
+    if values.count(values[0]) == len(values):
+        return [values[0]] * sum(counts)
     return list(chain.from_iterable(map(repeat, values, counts)))
 
 
-def _step_columns(records: Sequence[Any]) -> Columns:
-    steps = [step for record in records for step in record.steps]
-    counts = [len(record.steps) for record in records]
-    owners = _repeated(records, counts)
-    return {
-        "rollout": _repeated([record.id for record in records], counts),
-        **{name: _repeated([getattr(record, name) for record in records], counts) for name in STEP_CONTEXT},
-        **_steps.columns(steps),
-        "sampling": [_at(owner.sampling, step.sampling) for owner, step in zip(owners, steps, strict=True)],
-        "prompt_messages": [_sum([last - first for first, last in step.prompt]) for step in steps],
-        "response": [_response_text(owner.messages, step.response) for owner, step in zip(owners, steps, strict=True)],
-    }
-
-
-def _message_columns(records: Sequence[Any]) -> Columns:
-    counts = [len(record.messages) for record in records]
-    steps: list[int | None] = []
+def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tuple[Columns, Columns]:
+    """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
+    responses: list[Any] = []
+    positions: list[int | None] = []
+    others: list[Any] = []
+    other_positions: list[list[int]] = []
     for record in records:
-        by_response = {step.response: step.step for step in record.steps if type(step.response) is int}
-        steps += map(by_response.get, range(len(record.messages)))
-    return {
-        "rollout": _repeated([record.id for record in records], counts),
-        "run": _repeated([record.run for record in records], counts),
-        "position": list(chain.from_iterable(map(range, counts))),
-        "step": steps,
-        **_messages.columns([message for record in records for message in record.messages]),
+        messages = record.messages
+        steps_by_response = {step.response: step for step in record.steps if type(step.response) is int}
+        for step in record.steps:
+            message = _response(messages, step.response)
+            responses.append(message)
+            is_own = type(step.response) is int and message is not None and steps_by_response[step.response] is step
+            positions.append(step.response if is_own else None)
+        own = [position for position in range(len(messages)) if position not in steps_by_response]
+        others += [messages[position] for position in own]
+        other_positions.append(own)
+    counts = rollouts["steps"]
+    stored = [
+        _NO_MESSAGE if position is None else message for message, position in zip(responses, positions, strict=True)
+    ]
+    columns = _steps.columns([step for record in records for step in record.steps])
+    steps = {
+        **columns,
+        "rollout": _repeated(rollouts["id"], counts),
+        **{name: _repeated(rollouts[name], counts) for name in STEP_CONTEXT},
+        "sampling": _sampling(records, columns["sampling"], counts),
+        "prompt_messages": [_sum([last - first for first, last in prompt]) for prompt in columns["prompt"]],
+        **{f"_{name}": column for name, column in _messages.columns(stored).items()},
+        "response": [None if message is None else message.content for message in responses],
+        "_position": positions,
+    }
+    counts = list(map(len, other_positions))
+    return steps, {
+        **_messages.columns(others),
+        "rollout": _repeated(rollouts["id"], counts),
+        "run": _repeated(rollouts["run"], counts),
+        "position": list(chain.from_iterable(other_positions)),
+        "step": [None] * len(others),
     }
 
 
-def _call_columns(records: Sequence[Any], groups: Columns) -> Columns:
-    """The model calls of rollouts or of scores; `groups` has the group of each."""
+def _sampling(records: Sequence[Any], indexes: Sequence[int | None], counts: Sequence[int]) -> Sequence[Any]:
+    """The settings of each step."""
+    if indexes.count(None) == len(indexes):
+        return indexes
+    used = _repeated([record.sampling for record in records], counts)
+    return [_at(settings, index) for settings, index in zip(used, indexes, strict=True)]
+
+
+def _call_columns(
+    records: Sequence[Any], counts: Sequence[int], owners: Columns, **ids: Sequence[str | None]
+) -> Columns:
+    """The model calls of rollouts or of scores; `ids` are the rollout and the score of each."""
     calls = [call for record in records for call in record.calls]
-    counts = [len(record.calls) for record in records]
-    of_scores = bool(records) and hasattr(records[0], "rollout")
-    ids = [record.id for record in records]
+    if not calls:
+        return {}
     return {
-        "rollout": _repeated([record.rollout for record in records] if of_scores else ids, counts),
-        "score": _repeated(ids if of_scores else [None] * len(ids), counts),
-        "run": _repeated([record.run for record in records], counts),
-        **{name: _repeated(groups[name], counts) for name in _GROUP_FIELDS},
-        "position": list(chain.from_iterable(map(range, counts))),
         **_calls.columns(calls),
+        "rollout": _repeated(ids["rollout"], counts),
+        "score": _repeated(ids.get("score", [None]), counts),
+        **{name: _repeated(owners[name], counts) for name in ("run", *_GROUP_FIELDS)},
+        "position": list(chain.from_iterable(map(range, counts))),
         "reply": [None if call.reply is None else call.reply.content for call in calls],
     }
 
@@ -319,13 +353,10 @@ def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
             raise RecordError(f"Expected a record: {error}.") from error
 
 
-def _check_nesting(records: Sequence[Any], names: Sequence[str]) -> None:
+def _check_nesting(values: Sequence[Any]) -> None:
     """Refuse free-form values that are nested too deeply, as decoding the whole record does."""
-    for record in records:
-        for name in names:
-            value = getattr(record, name)
-            if len(value) <= 2 * MAX_NESTING:  # too short to be nested so deeply
-                continue
+    for value in values:
+        if len(value) > 2 * MAX_NESTING:  # a shorter one is not nested so deeply
             data = bytes(value)
             if data.count(b"{") + data.count(b"[") > MAX_NESTING:
                 try:
@@ -371,8 +402,14 @@ def _with_fitting_integers(value: Any, name: str) -> Any:
         return "Infinity" if value > 0 else "-Infinity"
 
 
+def _sums(values: Sequence[Any], counts: Sequence[int]) -> list[int | None]:
+    """The sums of so many values each, one after the other."""
+    rest = iter(values)
+    return [_sum(list(islice(rest, count))) for count in counts]
+
+
 def _sum(values: list[Any]) -> int | None:
-    total = sum(value for value in values if value is not None)
+    total = sum(values if None not in values else [value for value in values if value is not None])
     return total if -INT64_LIMIT <= total < INT64_LIMIT else None
 
 
@@ -380,6 +417,5 @@ def _at(items: list[Any], index: int | None) -> Any:
     return items[index] if index is not None and 0 <= index < len(items) else None
 
 
-def _response_text(messages: list[Any], response: int | _TextOnly) -> str | None:
-    message = _at(messages, response) if isinstance(response, int) else response
-    return None if message is None else message.content
+def _response(messages: list[Any], response: int | _TextOnly) -> Any:
+    return _at(messages, response) if type(response) is int else response

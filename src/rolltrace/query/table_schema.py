@@ -127,15 +127,20 @@ _CALLS = {
 }  # fmt: skip
 """Calls are made for a rollout or for a score, and stored apart because they are read from different folders."""
 
+MESSAGE_COLUMNS = {
+    "rollout": "VARCHAR", "run": "VARCHAR", "position": "BIGINT", "step": "BIGINT", **MESSAGE_FIELDS.sql_types,
+}  # fmt: skip
+"""Messages that are responses are stored with their steps, in columns of these names after `_`; their text is
+`response`. The others have a file of their own."""
+
 STORED_COLUMNS: dict[str, dict[str, str]] = {
     "rollouts": {**ROLLOUT_FIELDS.sql_types, **_TOKEN_SUMS, **LOCATION_COLUMNS},
     "steps": {
         "rollout": "VARCHAR", **_columns_of(Rollout, STEP_CONTEXT), **STEP_FIELDS.sql_types, "sampling": "JSON",
-        "prompt_messages": "BIGINT", "response": "VARCHAR",
+        "prompt_messages": "BIGINT", "response": "VARCHAR", "_position": "BIGINT",
+        **{f"_{name}": kind for name, kind in MESSAGE_FIELDS.sql_types.items() if name != "content"},
     },
-    "messages": {
-        "rollout": "VARCHAR", "run": "VARCHAR", "position": "BIGINT", "step": "BIGINT", **MESSAGE_FIELDS.sql_types,
-    },
+    "other_messages": MESSAGE_COLUMNS,
     "calls": _CALLS,
     "score_calls": _CALLS,
     "scores": {**SCORE_FIELDS.sql_types, **LOCATION_COLUMNS, **WRITTEN},
@@ -146,7 +151,7 @@ LAYOUT_VERSION = zlib.crc32(f"{ROW_VERSION} {STORED_COLUMNS}".encode())
 """Changes with every column, so that files that were derived with other columns are not used."""
 
 FOLDER_OF = {
-    "rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "calls": ROLLOUTS,
+    "rollouts": ROLLOUTS, "steps": ROLLOUTS, "other_messages": ROLLOUTS, "calls": ROLLOUTS,
     "scores": SCORES, "score_calls": SCORES,
 }  # fmt: skip
 """The folder of the run that a table is made from."""
@@ -196,6 +201,8 @@ def table_columns(table: str) -> dict[str, str]:
         return {"superseded": "BOOLEAN"}
     if table == "groups":
         return _GROUP_COLUMNS
+    if table == "messages":
+        return MESSAGE_COLUMNS
     columns = STORED_COLUMNS.get(table) or SMALL_TABLES[table]
     return {name: kind for name, kind in columns.items() if not name.startswith("_")}
 
@@ -330,7 +337,7 @@ TABLE_INPUTS = {
     "every_rollout": ("rollouts", "scores"),
     "groups": ("rollouts", "scores", "groups"),
     "steps": ("rollouts", "steps"),
-    "messages": ("rollouts", "messages"),
+    "messages": ("rollouts", "steps", "other_messages"),
     "calls": ("rollouts", "calls", "score_calls", "scores"),
 }
 """By the table that a statement names, what must be read for it."""

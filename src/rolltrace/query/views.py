@@ -12,11 +12,13 @@ from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
     LOCATION_COLUMNS,
+    MESSAGE_COLUMNS,
     ROLLOUT_COLUMNS,
     SMALL_TABLES,
     STORED_COLUMNS,
     WRITTEN,
     sql_identifier,
+    table_columns,
 )
 from rolltrace.store.sessions import Sessions
 
@@ -44,12 +46,13 @@ def create_views(
     if "groups" in tables:
         groups = " union all ".join(f"from _groups_{number}" for number in range(len(runs)))
         connection.execute(f"create view groups as {groups}")
-    for table in ("steps", "messages", "calls"):
-        if table in tables:
+    for table, stored in (("steps", "steps"), ("messages", "other_messages"), ("calls", "calls")):
+        if stored in tables:
+            rows = _rows(stored, runs) if table != "messages" else _messages(runs)
+            shown = ", ".join(f"t.{sql_identifier(name)}" for name in table_columns(table))
             without_superseded = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
             late = f"union all ({_score_calls(runs, superseded)})" if table == "calls" else ""
-            rows = f"select t.* from ({_rows(table, runs)}) t {without_superseded}"
-            connection.execute(f"create view {table} as {rows} {late}")
+            connection.execute(f"create view {table} as select {shown} from ({rows}) t {without_superseded} {late}")
     if "scores" in tables:
         shown = ", ".join(
             sql_identifier(name) for name in STORED_COLUMNS["scores"] if name not in {**LOCATION_COLUMNS, **WRITTEN}
@@ -59,6 +62,14 @@ def create_views(
     for table in SMALL_TABLES:
         if table in tables:
             connection.execute(f"create view {table} as {_rows(table, runs)}")
+
+
+def _messages(runs: Sequence[RunParts]) -> str:
+    """The messages: those that are responses are stored with their steps."""
+    of_steps = {"rollout": "rollout", "run": "run", "step": "step", "content": "response"}
+    columns = ", ".join(f"{of_steps.get(name, f'_{name}')} as {sql_identifier(name)}" for name in MESSAGE_COLUMNS)
+    responses = f"select {columns} from ({_rows('steps', runs)}) where _position is not null"
+    return f"{_rows('other_messages', runs)} union all {responses}"
 
 
 def _score_calls(runs: Sequence[RunParts], superseded: int) -> str:
