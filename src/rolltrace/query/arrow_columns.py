@@ -3,7 +3,7 @@
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Values = Sequence[Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_NESTED = ("VARCHAR[]", NUMBER_MAP, COUNTS)
 _NULL = b"null"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -93,7 +95,9 @@ def _column(kind: str, values: Values) -> "CArray":
     """The array of a column. Those in which all rows have the same text, or no value, take next to no time."""
     nulls = values.count(None)
     if nulls == len(values):
-        return _null_column(kind, nulls)
+        return _default_column(kind, nulls, is_null=True)
+    if kind in _NESTED and not nulls and not any(values):
+        return _default_column(kind, len(values), is_null=False)
     if kind in ("VARCHAR", "JSON") and values[0] == values[-1] and values.count(values[0]) == len(values):
         return _constant_column(kind, values[0], len(values))
     if kind == "JSON":
@@ -107,15 +111,16 @@ def _column(kind: str, values: Values) -> "CArray":
 
 
 @lru_cache(maxsize=256)
-def _null_column(kind: str, count: int) -> "CArray":
-    return _BUILDERS[kind](kind, [_DEFAULTS[kind]] * count, bytes((count + 7) // 8), count)
+def _default_column(kind: str, count: int, *, is_null: bool) -> "CArray":
+    validity = bytes((count + 7) // 8) if is_null else None
+    return _BUILDERS[kind](kind, [_DEFAULTS[kind]] * count, validity, count if is_null else 0)
 
 
 def _constant_column(kind: str, value: Any, count: int) -> "CArray":
     if kind == "VARCHAR":
         data = value.encode()
     elif _is_null(value):
-        return _null_column(kind, count)
+        return _default_column(kind, count, is_null=True)
     else:
         data = bytes(value)
         _check_text(data)
@@ -184,12 +189,8 @@ def _booleans(kind: str, values: Values, validity: bytes | None, nulls: int) -> 
 
 
 def _timestamps(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
-    return _array(kind, len(values), validity, array("q", list(map(_microseconds, values))), nulls=nulls)
-
-
-def _microseconds(time: datetime) -> int:
-    since = time - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    numbers = array("q", [(time - _EPOCH) // _MICROSECOND for time in values])
+    return _array(kind, len(values), validity, numbers, nulls=nulls)
 
 
 def _text_lists(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":

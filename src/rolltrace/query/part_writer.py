@@ -29,7 +29,7 @@ _CHUNK_LINES = 512
 _CHUNK_BYTES = 4 << 20
 """Decoded lines become columns when there are so many of them."""
 
-_PARQUET = "format parquet, compression zstd"
+_PARQUET = "format parquet, compression zstd, compression_level 1"
 _WITH_TEXT = ("steps", "other_messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""

@@ -294,7 +294,7 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tupl
         **columns,
         "rollout": _repeated(rollouts["id"], counts),
         **{name: _repeated(rollouts[name], counts) for name in STEP_CONTEXT},
-        "sampling": _sampling(records, columns["sampling"], counts),
+        "sampling": list(map(_at, _repeated([record.sampling for record in records], counts), columns["sampling"])),
         "prompt_messages": [_sum([last - first for first, last in prompt]) for prompt in columns["prompt"]],
         **{f"_{name}": column for name, column in _messages.columns(stored).items()},
         "response": [None if message is None else message.content for message in responses],
@@ -308,14 +308,6 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tupl
         "position": list(chain.from_iterable(other_positions)),
         "step": [None] * len(others),
     }
-
-
-def _sampling(records: Sequence[Any], indexes: Sequence[int | None], counts: Sequence[int]) -> Sequence[Any]:
-    """The settings of each step."""
-    if indexes.count(None) == len(indexes):
-        return indexes
-    used = _repeated([record.sampling for record in records], counts)
-    return [_at(settings, index) for settings, index in zip(used, indexes, strict=True)]
 
 
 def _call_columns(
