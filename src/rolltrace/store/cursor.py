@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from rolltrace.errors import ChecksumError, RecordError
-from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names
+from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import (
@@ -143,7 +143,7 @@ class Cursor:
                 # A hostile name could make a gap of a million: report only the end of it.
                 expected.update(str(SegmentName(session, gap)) for gap in range(max(first, number - 100), number))
                 last[session] = number
-        return sort_segment_names(expected.difference(listing.segments))
+        return sorted(expected.difference(listing.segments))
 
     def _read_segment(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = segment.file

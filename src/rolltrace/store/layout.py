@@ -1,7 +1,6 @@
 """The layout of a run: the names of its files and folders, and `run.json`."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -106,11 +105,6 @@ def ledger_name(session: str, sequence: int) -> str:
 def strip_extension(file: str) -> str:
     """The file name without its suffix, which is the same before and after compression."""
     return file.removesuffix(COMPRESSED_SUFFIX) if file.endswith(COMPRESSED_SUFFIX) else file.removesuffix(PLAIN_SUFFIX)
-
-
-def sort_segment_names(names: Iterable[str]) -> list[str]:
-    """Names without suffixes in the order in which they are read: by session, in the order of writing."""
-    return sorted(names, key=lambda name: (SegmentName.parse(name) or (name, -1), name))
 
 
 def is_run(path: Path) -> bool:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rolltrace.errors import ChecksumError
 from rolltrace.store.compression import FrameReader
-from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
+from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, strip_extension
 from rolltrace.store.run_files import RunFile, RunFiles
 from rolltrace.trace.limits import MAX_LINE_BYTES
 
@@ -104,7 +104,7 @@ class SegmentListing(NamedTuple):
     """The segments of a folder."""
 
     segments: dict[str, SegmentEntry]
-    """By name without suffix, in order."""
+    """By name without suffix, in the order in which they are read: by session, in the order of writing."""
     unexpected: list[str]
     """Names that are not those of segments."""
 
@@ -122,7 +122,8 @@ def list_segments(files: RunFiles, folder: str) -> SegmentListing:
         elif stem not in segments:
             is_compressed = file.name.endswith(COMPRESSED_SUFFIX)
             segments[stem] = SegmentEntry(stem, SegmentName.parse(stem), file.size, is_compressed, file.is_regular)
-    return SegmentListing({stem: segments[stem] for stem in sort_segment_names(segments)}, unexpected)
+    entries = sorted(segments.values(), key=lambda entry: (entry.name or (entry.stem, -1), entry.stem))
+    return SegmentListing({entry.stem: entry for entry in entries}, unexpected)
 
 
 def existing_segments(files: RunFiles, folder: str) -> list[SegmentEntry]:
