@@ -78,6 +78,13 @@ def hide_a_loss_behind_a_copy(run):
     run.rollouts.write_bytes(b"".join([lines[0], lines[0], *lines[2:]]))
 
 
+def hide_a_loss_behind_another_file(run):
+    lines = run.lines(run.rollouts)
+    copy = run.rollouts.with_name(run.rollouts.name.replace("-000000", "-000001"))
+    run.rollouts.write_bytes(b"".join([lines[0], *lines[2:]]))
+    copy.write_bytes(lines[0])
+
+
 def delete_scores(run):
     run.scores.write_bytes(run.lines(run.scores)[0])
 
@@ -330,6 +337,7 @@ FAULTS = [
     (break_the_sum, {"ledger_sums"}),
     (delete_lines, {"lost_lines", "unknown_rollout"}),
     (hide_a_loss_behind_a_copy, {"lost_lines", "duplicate_id"}),
+    (hide_a_loss_behind_another_file, {"lost_lines", "duplicate_id"}),
     (delete_scores, {"lost_lines"}),
     (delete_all_files_of_a_session, {"lost_lines"}),
     (count_too_few, {"uncounted_lines"}),

@@ -142,10 +142,11 @@ class AuditedRun:
         """The number of rollouts or scores in each session's files: distinct ids, and records of newer versions."""
         counts = Counter(self.rollouts_by_session if folder == ROLLOUTS else self.scores_by_session)
         if self.has_repeated_lines:
-            own = f"select id, _file from {folder} union all select id, _file from _repeated"
-            repeated = f"select _file, id, count(*) - 1 as n from ({own}) group by all having n > 0"
-            for row in self.rows(f"from ({repeated}) where starts_with(_file, '{folder}/')"):
-                counts[session_of_file(row["_file"])] -= row["n"]
+            repeats = "regexp_extract(_file, '/(.+)-[0-9]+$', 1) as session, count(*) - count(distinct id) as repeats"
+            lines = f"from {folder} select id, _file union all from _repeated select id, _file"
+            of_folder = f"select {repeats} from ({lines}) where starts_with(_file, '{folder}/') group by session"
+            for row in self.rows(of_folder):
+                counts[row["session"]] -= row["repeats"]
         for file, count in self.newer_records.items():
             if file.startswith(f"{folder}/"):
                 counts[session_of_file(file)] += count
