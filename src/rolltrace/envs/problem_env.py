@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from rolltrace.envs.env import Env, GroupFields, Observation, SingleUse, StepResult
@@ -47,9 +47,6 @@ class ProblemFields:
         self.examples = tuple(self.examples)
 
 
-_FIELDS = tuple(field.name for field in fields(ProblemFields))
-
-
 @dataclass(eq=False)
 class ProblemEnv(ProblemFields, Env):
     """Asks one question. The reward is `format_coef * (format − 1) + correct`.
@@ -80,7 +77,11 @@ class ProblemEnv(ProblemFields, Env):
         well_formed = float(completion.termination.well_formed)
         format_value, unjudged_format = self._score_format(reply, answer)
         correct, unjudged = (0.0, None) if answer is None else await self._score_answer(answer)
-        logs = {"unjudged": unjudged, "unjudged_format": unjudged_format}
+        logs = {}
+        if unjudged is not None:
+            logs["unjudged"] = unjudged
+        if unjudged_format is not None:
+            logs["unjudged_format"] = unjudged_format
         numbers = {"correct": correct, "format": well_formed * format_value, "well_formed": well_formed}
         return StepResult(
             reward=self.format_coef * (numbers["format"] - 1) + correct,
@@ -94,9 +95,9 @@ class ProblemEnv(ProblemFields, Env):
                 "correct": correct,
                 "format": numbers["format"],
                 "answered": float(answer is not None),
-                "unjudged": float(any(reason is not None for reason in logs.values())),
+                "unjudged": float(bool(logs)),
             },
-            logs={name: reason for name, reason in logs.items() if reason is not None},
+            logs=logs,
             stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
         )
 
@@ -136,4 +137,8 @@ class ProblemGroup(ProblemFields, GroupFields):
 
     async def make_episode(self, number: int) -> Sequence[Env]:
         """One new `ProblemEnv`."""
-        return (ProblemEnv(**{name: getattr(self, name) for name in _FIELDS}),)
+        env = ProblemEnv(
+            self.question, self.reference, check=self.check, extract=self.extract, system=self.system,
+            examples=self.examples, format_coef=self.format_coef, format_check=self.format_check,
+        )  # fmt: skip
+        return (env,)

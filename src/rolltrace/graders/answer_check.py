@@ -60,7 +60,7 @@ def number_score(answer: str, reference: str) -> float:
     if first is None or second is None:
         return 0.0
     (value, percent), (expected, expected_percent) = first, second
-    if value == expected:
+    if first == second or value == expected:  # the first is much faster if both texts are the same
         return 1.0
     if percent == expected_percent:
         return 0.0

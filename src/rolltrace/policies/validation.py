@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from rolltrace.errors import PolicyError
 from rolltrace.policies.policy import Completion, Policy
-from rolltrace.trace.coerce import coerce_tokens, coerce_usage
-from rolltrace.trace.convert import as_message
+from rolltrace.trace.coerce import coerce_tokens, coerce_usage, is_valid_usage
+from rolltrace.trace.convert import as_message, is_valid_message
 from rolltrace.trace.freeform import Note, describe
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Termination
@@ -42,6 +42,8 @@ def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str =
     if not isinstance(value.termination, Termination):
         raise _unexpected(policy, "return a Completion with a Termination", value.termination)
     original: Any = value.message
+    if _is_plain(value):
+        return value
     if not is_message(original):
         raise _unexpected(policy, "return a Completion with a message", original)
     prefix = f"{path}." if path else ""
@@ -51,6 +53,13 @@ def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str =
     if message is original and usage is value.usage and tokens is None:
         return value
     return replace(value, message=message, usage=usage, tokens=tokens)
+
+
+def _is_plain(completion: Completion) -> bool:
+    """Fast path: whether a completion has exact types and no tokens."""
+    message, usage = completion.message, completion.usage
+    is_valid = type(message) is Message and is_valid_message(message)
+    return is_valid and completion.tokens is None and (usage is None or is_valid_usage(usage))
 
 
 def validate_token_count(value: Any, policy: Policy) -> int | None:

@@ -98,6 +98,8 @@ _ENV_FAILURES: dict[str, EnvFailure] = {
     StopReason.EPISODE_ABORTED: EnvFailure.ABORTED,
 }
 
+COMPLETED = RolloutEnd(StopReason.COMPLETED, StoppedBy.ENV)
+TRUNCATED = RolloutEnd(StopReason.MAX_TOKENS, StoppedBy.ENV)
 CANCELLED = RolloutEnd(StopReason.CANCELLED, status=Status.CANCELLED)
 EPISODE_ABORTED = RolloutEnd(StopReason.EPISODE_ABORTED, status=Status.CANCELLED)
 

@@ -14,11 +14,20 @@ from rolltrace.policies.policy import Policy, Request
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import validate_first_observation, validate_observation, validate_step_result
 from rolltrace.rollout.hooks import Turn
-from rolltrace.rollout.rollout_end import ENV_LAYER, HOOK_LAYER, LayerError, RolloutEnd, end_at_limit, end_for_failure
+from rolltrace.rollout.rollout_end import (
+    COMPLETED,
+    ENV_LAYER,
+    HOOK_LAYER,
+    TRUNCATED,
+    LayerError,
+    RolloutEnd,
+    end_at_limit,
+    end_for_failure,
+)
 from rolltrace.rollout.sampler import PromptState, SampledTurn, Sampler, TokenBudget
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout_clock import RolloutClock
-from rolltrace.seeds import derive_seed
+from rolltrace.seeds import derive_member_seed, derive_seed
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.freeform import describe
@@ -48,7 +57,7 @@ class TurnLoop:
         self.env = env
         self.rollout_builder = rollout_builder
         self.identity = identity = rollout_builder.header.identity
-        self.seed = derive_seed(
+        self.seed = derive_member_seed(
             settings.seed, identity.split, identity.iteration, identity.group, identity.index, identity.attempt
         )
         self.clock = RolloutClock()
@@ -262,8 +271,7 @@ class TurnLoop:
             return None
         if result.stop_reason is not None:
             return RolloutEnd(str(result.stop_reason), StoppedBy.ENV, reason_from_env=True)
-        is_truncated = completion.termination is Termination.LENGTH
-        return RolloutEnd(StopReason.MAX_TOKENS if is_truncated else StopReason.COMPLETED, StoppedBy.ENV)
+        return TRUNCATED if completion.termination is Termination.LENGTH else COMPLETED
 
 
 class StepRecorder(msgspec.Struct):

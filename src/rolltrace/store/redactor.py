@@ -34,6 +34,7 @@ class Redactor:
         self._on_failure = on_failure
         hashed = _HASH_TEXT if self._redaction is None else BothTransforms(self._redaction, _HASH_TEXT)
         self._transforms: dict[Level, TextTransform | None] = {Level.FULL: self._redaction, Level.NUMBERS: hashed}
+        self._default_transform = self._transforms.get(recording.level or Level.FULL)
         self._is_sampled = recording.level is Level.FULL and recording.fraction is not None and recording.fraction < 1
         self._full_rollouts: dict[str, None] = {}
         self._awaiting_grade: dict[GroupKey, list[weakref.ref[RolloutBuilder]]] = {}
@@ -41,7 +42,9 @@ class Redactor:
 
     def transform_for(self, header: Header) -> TextTransform | None:
         """How the text of a rollout is transformed before it is recorded; None: not at all."""
-        return self._transforms[self._recording.level_for_group(header.group_key)]
+        if self._is_sampled:
+            return self._transforms[self._recording.level_for_group(header.group_key)]
+        return self._default_transform
 
     def encode_rollout(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> EncodedRecord:
         """The line of a rollout that has ended."""

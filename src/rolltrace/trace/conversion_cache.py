@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rolltrace.trace.convert import as_message, fast_copy, fast_message
+from rolltrace.trace.convert import as_message, coerce_message, fast_copy, fast_message, is_valid_message
 from rolltrace.trace.freeform import MAX_DEPTH, Note
 from rolltrace.trace.json_numbers import MAX_BITS
 from rolltrace.trace.message import Message
@@ -69,7 +69,8 @@ class ConversionCache:
         in_order: "Sequence[_Seen | None]",
     ) -> None:
         if type(original) is Message:
-            self._frozen.append(as_message(original, f"{path}[{position}]", self._notes))
+            is_valid = is_valid_message(original)
+            self._frozen.append(original if is_valid else coerce_message(original, f"{path}[{position}]", self._notes))
             self._in_order.append(None)
             return
         seen = _find(original, position, by_id, in_order)

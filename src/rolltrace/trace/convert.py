@@ -32,7 +32,7 @@ _TOOL_KEYS = {"name", "description", "parameters"}
 def as_message(value: Any, path: str, notes: list[Note]) -> Message:
     """Convert any message to an immutable one that shares nothing with it; never raises."""
     if type(value) is Message:
-        return value if _is_valid(value) else coerce_message(value, path, notes)
+        return value if is_valid_message(value) else coerce_message(value, path, notes)
     if type(value) is dict and (message := fast_message(value)) is not None:
         return message
     try:
@@ -203,8 +203,8 @@ _MAP_OR_NONE = frozenset({FrozenMap, NoneType})
 _BLOB_OR_NONE = frozenset({Blob, NoneType})
 
 
-def _is_valid(message: Message) -> bool:
-    """Return whether all fields have their types; text is checked only when it is encoded."""
+def is_valid_message(message: Message) -> bool:
+    """Whether all fields have their types; text is checked only when it is encoded."""
     return (
         type(message.role) is str
         and type(message.content) is str

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
 from types import NoneType
@@ -18,7 +19,7 @@ from rolltrace.trace.call import Call
 from rolltrace.trace.codec import add_checksum, decode_rollout, to_wire, wire_value
 from rolltrace.trace.coerce import coerce_field, coerce_record, coerce_time
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.field_types import Range, record_fields
+from rolltrace.trace.field_types import FieldKind, Range, record_fields
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import json_number
 from rolltrace.trace.message import Message, Sampling
@@ -51,7 +52,9 @@ _PLAIN_TYPES = {
     for name, field in _OUTCOME_FIELDS.items()
 }
 """By field of an outcome, the types of values that are written as they are."""
+_outcome_numbers = attrgetter(*(name for name, field in _OUTCOME_FIELDS.items() if field.kind is FieldKind.NUMBER))
 _PLAIN_TYPES["stop_reason"] |= {StopReason}
+_PLAIN_TYPES["ended_at"] |= {datetime}
 _header_text = attrgetter(*(field.name for field in text_fields(Header)))
 _OMITS_HEADER_FIELDS = any(field.omits_default for field in record_fields(Header))
 
@@ -296,10 +299,8 @@ class RolloutBuilder:
         if len(outcome) > _OUTCOME_LENGTH:
             known = {name: value for name, value in outcome.items() if name in _OUTCOME_FIELDS}
         row = OutcomeRow(**known, grade=self._grade_fields)
-        for name, value in known.items():
-            kind = type(value)
-            is_plain = kind in _PLAIN_TYPES[name] and (kind is not float or isfinite(value))
-            if not is_plain and not (kind is datetime and value.tzinfo is UTC):
+        if not _is_plain(row):
+            for name, value in known.items():
                 field = _OUTCOME_FIELDS[name]
                 setattr(row, name, wire_value(field, coerce_field(field, value, "", notes), name, notes))
         if transform is not None:
@@ -393,6 +394,24 @@ def _frozen_header(header: Header, notes: list[Note], *, encodes: bool) -> bytes
         fields = to_wire(header if is_encodable else coerce_record(header, "", notes), "", notes)
     fields["env_args"] = redact_mapping(fields["env_args"])
     return encode_fields(fields, notes)[:-1] if encodes else fields
+
+
+def _is_plain(row: Any) -> bool:
+    """Whether an outcome can be written as it is: each field has its type, numbers are finite, times are in UTC."""
+    if not _has_plain_types(tuple(map(type, msgspec.structs.astuple(row)))):
+        return False
+    for number in _outcome_numbers(row):
+        if number is not None and not isfinite(number):
+            return False
+    return row.ended_at.tzinfo is UTC
+
+
+@lru_cache(maxsize=64)
+def _has_plain_types(types: tuple[type, ...]) -> bool:
+    return all(
+        name == "grade" or kind in _PLAIN_TYPES[name]
+        for name, kind in zip(OutcomeRow.__struct_fields__, types, strict=True)
+    )
 
 
 def _may_hold_text(value: Any) -> bool:

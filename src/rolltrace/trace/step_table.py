@@ -75,6 +75,7 @@ _FIELDS = {
 """The fields that callers pass by name."""
 _FREE_FORM, _NUMBERS = FieldKind.FREE_FORM, FieldKind.NUMBERS  # reading a member of an enum takes longer
 _LARGEST = sys.float_info.max
+_OPTIONAL_FIELDS = ("reward_data", "env_state", "metrics", "logs", "parse_error", "raw", "reward_weights")
 _VERSION_TYPES = frozenset({int, str, NoneType})
 _TEXT_FIELDS = tuple(field for field in text_fields(Step) if field.name != "response")
 _text_values = attrgetter(*(field.name for field in _TEXT_FIELDS))
@@ -158,10 +159,8 @@ class StepTable:
             for name in ("reward", "env_reward", "termination", "policy_version", "usage", "seconds"):
                 setattr(row, name, self._wire_value(name, getattr(row, name), non_numeric))
             reward = float(row.reward)
-        for name, value in (
-            ("reward_data", reward_data), ("env_state", env_state), ("metrics", metrics), ("logs", logs),
-            ("parse_error", parse_error), ("raw", raw), ("reward_weights", reward_weights), *fields.items(),
-        ):  # fmt: skip
+        optional = (reward_data, env_state, metrics, logs, parse_error, raw, reward_weights, *fields.values())
+        for name, value in zip((*_OPTIONAL_FIELDS, *fields), optional, strict=True):
             if value is not None and (type(value) is not dict or value):
                 setattr(row, name, self._wire_value(name, value, non_numeric))
         if non_numeric:
