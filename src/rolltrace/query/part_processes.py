@@ -6,7 +6,9 @@ import gc
 import os
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +25,9 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import SegmentEntry, existing_segments
+
+if TYPE_CHECKING:
+    import duckdb
 
 _COMPRESSION = 4
 """About how many times smaller a compressed segment is."""
@@ -186,18 +191,20 @@ def estimated_length(segment: SegmentEntry) -> int:
     return segment.size * _COMPRESSION if segment.is_compressed else segment.size
 
 
+@cache
+def _worker_connection(private: Path) -> "duckdb.DuckDBPyConnection":
+    """The engine of this worker process, which takes a while to start."""
+    return connect(private, _LIMITS)
+
+
 def _build(run: RunFiles, folder: str, files: list[str], path: str) -> bytes:
     """In a worker process: make a part of some segments; returns a `BuiltPart`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
     reader, errors = RunReader(run), list[ReadError]()
     cursor = Cursor(run, folder, errors.append, reads=frozenset(files).__contains__)
     private = Path(path)
-    connection = connect(private.parent, _LIMITS)
-    try:
-        builder = PartBuilder(folder, connection, errors.append, reader.decode_score)
-        for location, line in cursor.read():
-            builder.add(line, location)
-        part = builder.write(private, ranges_between({}, cursor.covered))
-    finally:
-        connection.close()
+    builder = PartBuilder(folder, _worker_connection(private.parent), errors.append, reader.decode_score)
+    for location, line in cursor.read():
+        builder.add(line, location)
+    part = builder.write(private, ranges_between({}, cursor.covered))
     return msgspec.json.encode(BuiltPart(path, None if part is None else part.info, cursor.covered, errors))
