@@ -7,20 +7,19 @@ from click.testing import CliRunner
 
 from rolltrace.cli.app import cli
 from rolltrace.query.run import open_run
-from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_state import planned_episodes, run_state
-from rolltrace.query.run_summary import summarize
 from rolltrace.query.run_totals import query_totals
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.run_list import RunList
 
 
 def states(path: Path) -> str:
-    """The state that all readers tell: Python, the commands, SQL, the tables and the viewer."""
+    """The state that all readers tell: the commands, SQL, the tables and the viewer.
+
+    `ls` and `summary` write what `list_runs` and `summarize` return.
+    """
     run = CliRunner()
     told = {
-        "listing": str(list_runs(path).runs[0].state),
-        "summary": str(summarize(path).state),
         "ls --json": json.loads(run.invoke(cli, ["ls", str(path), "--json"]).stdout)["state"],
         "summary --json": json.loads(run.invoke(cli, ["summary", str(path), "--json"]).stdout)["state"],
     }

@@ -105,16 +105,22 @@ def corrupt(path, rng):
     return f"{kind} at {place} of {file.relative_to(path)}"
 
 
-def examine(sound, folder, seed):
+@pytest.fixture(scope="module")
+def rewards(sound):
+    """The rewards of the run as it was, and those without its late scores."""
+    with open_run(sound) as run:
+        columns = [run.sql(f"select id, {name} from rollouts").fetchall() for name in ("reward", "line_reward")]
+    return [dict(column) for column in columns]
+
+
+def examine(sound, rewards, folder, seed):
     """Corrupt a copy, and compare every reader with the run as it was."""
     rng = random.Random(seed)
     path = folder / "run"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(sound, path)
     what = f"seed {seed}: {corrupt(path, rng)}"
-    with open_run(sound) as run:
-        right = dict(run.sql("select id, reward from rollouts").fetchall())
-        without_scores = dict(run.sql("select id, line_reward from rollouts").fetchall())
+    right, without_scores = rewards
     try:
         rows, rollouts, _, reported = read(path)
         got, pages = get_each(path, right), view(path)
@@ -130,15 +136,15 @@ def examine(sound, folder, seed):
     assert pages["damage"]["problem_count"] > 0 or pages["run"]["rollouts"] == len(right), what
 
 
-def test_some_corruptions(sound, tmp_path):
+def test_some_corruptions(sound, rewards, tmp_path):
     """A few of those below."""
-    for seed in range(12):
-        examine(sound, tmp_path, seed)
+    for seed in range(5):
+        examine(sound, rewards, tmp_path, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 2_000, 250))
-def test_many_corruptions(sound, tmp_path, first):
+def test_many_corruptions(sound, rewards, tmp_path, first):
     """2,000 random corruptions over segments, ledgers, derived files and manifest."""
     for seed in range(first, first + 250):
-        examine(sound, tmp_path, seed)
+        examine(sound, rewards, tmp_path, seed)

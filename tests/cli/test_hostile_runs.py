@@ -28,15 +28,23 @@ with rolltrace.open_run(sys.argv[1]) as run:
 PAGES = ("run", "rollouts", "outcomes", "findings")
 
 
-@pytest.mark.parametrize("case", hostile_cases(SMALL))
-def test_commands_end_with_an_answer_or_a_sentence(rolltrace, tmp_path, case):
-    """The good rollouts are read, unless the run has no valid `run.json`; the other run is listed."""
-    good, bad = make_good_run(tmp_path / "good"), make_good_run(tmp_path / "bad")
-    hostile_cases(SMALL)[case](bad)
-    is_refused = "config" in case or "run.json" in case
+def test_the_other_run_is_listed_and_read(rolltrace, tmp_path):
+    """Among one of each case, with the numbers that it has."""
+    good = make_good_run(tmp_path / "good")
+    for number, make_hostile in enumerate(hostile_cases(SMALL).values()):
+        make_hostile(make_good_run(tmp_path / f"bad{number}"))
     listed = rolltrace("ls", tmp_path)
     assert listed.exit_code == 0
     assert "good" in listed.output
+    assert rolltrace("query", good, "select count(*) as n from rollouts", "--json").exit_code == 0
+
+
+@pytest.mark.parametrize("case", hostile_cases(SMALL))
+def test_commands_end_with_an_answer_or_a_sentence(rolltrace, tmp_path, case):
+    """The good rollouts are read, unless the run has no valid `run.json`."""
+    bad = make_good_run(tmp_path / "bad")
+    hostile_cases(SMALL)[case](bad)
+    is_refused = "config" in case or "run.json" in case
     for name, words in COMMANDS.items():
         shown = rolltrace(*(bad if word == "RUN" else word for word in words))
         assert shown.exception is None or isinstance(shown.exception, SystemExit), name
@@ -47,7 +55,6 @@ def test_commands_end_with_an_answer_or_a_sentence(rolltrace, tmp_path, case):
     else:
         with open_run(bad) as run:
             assert len(list(run.rollouts())) >= GOOD
-    assert rolltrace("query", good, "select count(*) as n from rollouts", "--json").exit_code == 0
 
 
 MAX_SECONDS, MAX_MEGABYTES = 60, 600

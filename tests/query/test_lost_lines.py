@@ -86,7 +86,8 @@ def test_repeated_lines_count_once(path, damage, parts, monkeypatch):
         assert [len(list(group.rollouts())) for group in run.groups()] == [3, 3]
         assert kinds(run) == [ReadErrorKind.REPEATED] * 2
         assert "repeat" in str(run.problems[0])
-    assert (summarize(path).rollouts, summarize(path).problem_count) == (6, 2)
+    summary = summarize(path)
+    assert (summary.rollouts, summary.problem_count) == (6, 2)
     [listed] = list_runs(path).runs
     assert (listed.rollouts, listed.groups, listed.problem_count) == (6, 2, 2)
 

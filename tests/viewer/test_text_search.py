@@ -123,12 +123,13 @@ def test_a_search_that_takes_long_is_split(asked: Asked, tmp_path: Path, monkeyp
     assert (last["searched"], last["hits"]) == (ROLLOUTS, len(right(tmp_path / "run", "green")))
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Viewer]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     """A viewer over a run."""
     pytest.importorskip("playwright")
-    record(tmp_path / "run", range(ROLLOUTS))
-    with viewing(tmp_path) as viewer:
+    folder = tmp_path_factory.mktemp("searched")
+    record(folder / "run", range(ROLLOUTS))
+    with viewing(folder) as viewer:
         yield viewer
 
 
