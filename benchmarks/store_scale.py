@@ -1,6 +1,8 @@
 """What a run of many rollouts costs to write, compress, index and ask; each part in a process of its own."""
 
+import contextlib
 import json
+import os
 import random
 import resource
 import shutil
@@ -20,6 +22,7 @@ from rolltrace.query.run import open_run
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
@@ -38,11 +41,12 @@ _BATCH = 2_000
 _KEPT_IDS = 500
 _PAGE = 50
 _FIRST_GETS = 10
+_REPEATS = 3
 
 LISTINGS: dict[str, dict[str, Any]] = {
     "as written": {},
     "latest iteration first": {"order_by": 'iteration desc, "group", "index"'},
-    "lowest reward first": {"order_by": "reward"},
+    "lowest reward first": {"order_by": "reward, id"},
     "longest first": {"order_by": "seconds desc"},
     "failed": {"where": "status <> 'ok'"},
     "one group": {"where": "iteration = 0 and \"group\" = '3'", "order_by": '"index"'},
@@ -63,8 +67,7 @@ QUESTIONS = {
 def write(path: Path, count: str) -> dict[str, Any]:
     """Write the run; the time to make up the rollouts is not counted."""
     rollouts = int(count)
-    prose, rng = measure.MarkovText(), random.Random(0)  # noqa: S311 - not for secrets
-    texts = [prose.words(WORDS) for _ in range(min(PARAGRAPHS, 4 * rollouts))]
+    texts, rng = _texts(rollouts), random.Random(0)  # noqa: S311 - not for secrets
     cpu = wall = 0.0
     kept: list[str] = []
     every = max(1, rollouts // _KEPT_IDS)
@@ -83,6 +86,42 @@ def write(path: Path, count: str) -> dict[str, Any]:
     lost = run.ledger.dispatched - run.ledger.recorded
     size = measure.folder_bytes(path / "rollouts")
     return {"rollouts": rollouts, "lost": lost, "seconds": wall, "CPU seconds": cpu, "MB on disk": size / 1e6}
+
+
+def _texts(rollouts: int) -> list[str]:
+    prose = measure.MarkovText()
+    return [prose.words(WORDS) for _ in range(min(PARAGRAPHS, 4 * rollouts))]
+
+
+def scatter(path: Path, count: str, segments: str, writers: str) -> dict[str, Any]:
+    """Write the same in many small segments from several writers, of which every second one is not closed."""
+    rollouts, texts, rng = int(count), _texts(int(count)), random.Random(0)  # noqa: S311 - not for secrets
+    kept: list[str] = []
+    size = Recording(segment_bytes=max(4_096, 4_431 * rollouts // int(segments)))
+    opened = [create_run(path, trace=size, join=number > 0) for number in range(int(writers))]
+    for number in range(rollouts):
+        run = opened[number // GROUP_SIZE % len(opened)]
+        header = _header(run, number)
+        _play(run.begin(header), rng.choices(texts, k=4), rng.random(), run)
+        if number % max(1, rollouts // _KEPT_IDS) == 0:
+            kept.append(header.id)
+        if number % _BATCH == 0:
+            for one in opened:
+                one.flush()
+    for number, run in enumerate(opened):
+        run.flush() if number % 2 else run.close()
+    (path.parent / ID_FILE).write_text(json.dumps(kept))
+    print(json.dumps({"segments": len(list((path / "rollouts").iterdir()))}), flush=True)
+    os._exit(0)  # as if the writers went on
+
+
+def late_scores(path: Path) -> dict[str, Any]:
+    """Write a late score for every rollout, of the same value, so that listings are about the same rollouts."""
+    with open_run(path) as run:
+        rewards = run.sql("select id, reward from rollouts").fetchall()
+    with create_run(path, join=True) as writer:
+        seconds = _seconds(lambda: [writer.score(one, "reward", reward) for one, reward in rewards])
+    return {"scores": len(rewards), "seconds": seconds}
 
 
 def play(run: RunWriter, number: int, said: Sequence[str], luck: float) -> None:
@@ -206,8 +245,10 @@ def question(path: Path, name: str) -> dict[str, Any]:
 def _twice(ask: Callable[[], list[Any]]) -> dict[str, Any]:
     rows: list[Any] = []
     first = _seconds(lambda: rows.extend(ask()))
-    again = measure.median([_seconds(ask) for _ in range(3)])
-    return {"rows": len(rows), "first ms": 1000 * first, "again ms": 1000 * again}
+    before = time.process_time()
+    again = measure.median([_seconds(ask) for _ in range(_REPEATS)])
+    cpu = (time.process_time() - before) / _REPEATS
+    return {"rows": len(rows), "first ms": 1000 * first, "again ms": 1000 * again, "CPU ms": 1000 * cpu}
 
 
 def compaction(path: Path) -> dict[str, Any]:
@@ -230,7 +271,20 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     part.__name__: part
-    for part in (write, compress, first_get, first_page, index, get, listing, deep_page, question, compaction)
+    for part in (
+        write,
+        scatter,
+        late_scores,
+        compress,
+        first_get,
+        first_page,
+        index,
+        get,
+        listing,
+        deep_page,
+        question,
+        compaction,
+    )
 }
 
 
@@ -262,6 +316,47 @@ def questions(path: Path, do: Do, when: str) -> Iterator[dict[str, Any]]:
             yield {"when": when, "kind": part, "what": name, **do(part, path, name)}
 
 
+def _ratios(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many times the CPU time the same took afterwards."""
+    return [
+        {
+            "what": one["what"], "first ms": two["first ms"], "again ms": two["again ms"], "CPU ms": two["CPU ms"],
+            "CPU, times": two["CPU ms"] / one["CPU ms"],
+        }
+        for one, two in zip(before, after, strict=False)
+    ]  # fmt: skip
+
+
+def measure_scattered(
+    folder: Path, rollouts: int, segments: int, writers: int, do: Do
+) -> dict[str, list[dict[str, Any]]]:
+    """The same rollouts in few segments and in many: the first page, all tables, one rollout, and listings."""
+    rows: list[list[dict[str, Any]]] = []
+    for name in ("few", "many"):
+        path = folder / name / "run"
+        path.parent.mkdir(parents=True)
+        if name == "few":
+            do("write", path, str(rollouts))
+        else:
+            in_child("scatter", path, str(rollouts), str(segments), str(writers))
+        page, got_first = do("first_page", path), do("first_get", path)
+        built, got = do("index", path, "tables"), do("get", path)
+        rows.append([
+            {"what": "first page of a run never visited", "ms": 1000 * page["median s"]},
+            {"what": "get of a run never visited", "ms": got_first["median ms"]},
+            {"what": "all tables", "ms": 1000 * built["seconds"]},
+            {"what": "get", "ms": got["median ms"]},
+            *({"what": one["what"], "ms": one["again ms"]} for one in questions(path, do, "")),
+        ])  # fmt: skip
+    few, many = rows
+    return {
+        f"{rollouts} rollouts in {segments} segments from {writers} writers, half of which are open": [
+            {"what": one["what"], "few ms": one["ms"], "many ms": two["ms"], "times": two["ms"] / one["ms"]}
+            for one, two in zip(few, many, strict=True)
+        ]
+    }
+
+
 def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str, Any]]]:
     """All parts, in the order in which a run meets them."""
     path = folder / "run"
@@ -275,6 +370,11 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
     got = do("get", path)
     deep = do("deep_page", path)
     asked = list(questions(path, do, "indexed"))
+    scored = do("late_scores", path)
+    scored |= {"tables s": do("index", path, "tables")["seconds"]}
+    late = list(questions(path, do, "scored"))
+    deep_late = do("deep_page", path)
+    ratios = _ratios([*asked, {"what": "deep page", **deep}], [*late, deep_late])
     compacted = do("compaction", path)
     asked += questions(path, do, "compacted")
     got_again = do("get", path)
@@ -287,7 +387,9 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
             for when, row in (("never visited", got_first), ("indexed", got), ("compacted", got_again))
         ],
         f"First page ({_PAGE} rollouts) of a run never visited": [first_pages],
-        "Page at the end of a listing": [deep],
+        "Page at the end of a listing": [{"when": "indexed", **deep}, {"when": "scored", **deep_late}],
+        "Writing a late score for every rollout": [scored],
+        "With a late score for every rollout": ratios,
         f"First page ({_PAGE} rollouts) and SQL": asked,
         "Compaction": [compacted],
     }
@@ -297,6 +399,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every part and print tables."""
     parser = measure.parser(__doc__)
     parser.add_argument("--rollouts", type=int, default=100_000)
+    parser.add_argument("--segments", type=int, help="instead compare few segments with so many")
+    parser.add_argument("--writers", type=int, default=50, help="how many write those segments")
     parser.add_argument("--folder", type=Path, help="where to put the run, which is kept; by default a temporary place")
     parser.add_argument("--part", nargs="+", metavar=("PART", "PATH"), help="only this, of the run that is there")
     options = parser.parse_args(arguments)
@@ -307,12 +411,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     do = in_child
     if options.quick:
         options.rollouts, do = 200, in_process
-    if options.folder is not None:
-        options.folder.mkdir(parents=True, exist_ok=True)
-        tables = measure_all(options.folder, options.rollouts, do)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            tables = measure_all(Path(folder), options.rollouts, do)
+    with contextlib.ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.segments is None:
+            tables = measure_all(folder, options.rollouts, do)
+        else:
+            tables = measure_scattered(folder, options.rollouts, options.segments, options.writers, do)
     report = {
         "benchmark": "store_scale", **measure.machine(), "parameters": {"rollouts": options.rollouts}, "figures": tables
     }  # fmt: skip

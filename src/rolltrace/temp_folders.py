@@ -18,10 +18,40 @@ _LOCK = "lock"
 _TRIES = 10
 _EMPTY_SECONDS = 3600.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-_held: dict[Path, int] = {}
-"""For each folder, the descriptor of its lock. The system releases the lock when the process dies."""
+_held: "dict[Path, FileLock]" = {}
+"""For each folder, its lock."""
 _cleaned: set[str] = set()
 """The parent folders in which abandoned folders were removed."""
+
+
+class FileLock:
+    """A lock that one process holds, until it releases it or dies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, flags: int = os.O_CREAT, *, waits: bool = False) -> bool:
+        """Whether this process has the lock now; with `waits`, it waits for that. Raises `OSError` without a file."""
+        if self._descriptor is None:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
 
 
 def make_folder() -> Path:
@@ -33,9 +63,13 @@ def make_folder() -> Path:
             remove_abandoned(Path(parent))
         for _ in range(_TRIES):
             folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-            if (lock := _lock_new(folder / _LOCK)) is not None:
-                _held[folder] = lock
-                return folder
+            lock = FileLock(folder / _LOCK)
+            with contextlib.suppress(FileNotFoundError):  # another process has removed the folder as abandoned
+                lock.acquire(os.O_CREAT | os.O_EXCL, waits=True)
+                if lock.path.exists():
+                    _held[folder] = lock
+                    return folder
+            lock.release()
     except OSError as error:
         raise temp_folder_error(error) from error
     raise StorageError(f"Expected a temporary folder in {parent}, but each was removed at once by another process.")
@@ -45,8 +79,7 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder of `make_folder` and everything in it."""
     shutil.rmtree(folder, ignore_errors=True)
     if (lock := _held.pop(folder, None)) is not None:
-        with contextlib.suppress(OSError):
-            os.close(lock)
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -90,31 +123,16 @@ def temp_folder_error(error: Exception) -> TempFolderError:
     return TempFolderError(f"Cannot write to {where}: {reason}. Free space there, or set TMPDIR to another folder.")
 
 
-def _lock_new(path: Path) -> int | None:
-    """The locked descriptor of a new file; None if another process has removed the folder as abandoned."""
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        return None
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    if os.fstat(lock).st_nlink:
-        return lock
-    os.close(lock)
-    return None
-
-
 def _remove_if_abandoned(folder: Path, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
+    lock = FileLock(folder / _LOCK)
     try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if lock.acquire(flags=0):
+            # While this holds the lock, a process that has just made the folder waits for it, and then makes another.
+            shutil.rmtree(folder, ignore_errors=True)
     except FileNotFoundError:  # its process was killed before it made the lock, or is about to make it
         if status.st_mtime < time.time() - _EMPTY_SECONDS:
             folder.rmdir()  # fails if it is not empty
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # While this holds the lock, a process that has just made the folder waits for it, and then makes another one.
-        shutil.rmtree(folder, ignore_errors=True)
     finally:
-        os.close(lock)
+        lock.release()

@@ -68,6 +68,77 @@ def row_count(paths):
     return sum(duckdb.execute(f"select count(*) from '{path}'").fetchall()[0][0] for path in paths)
 
 
+def test_texts_are_read_when_they_are_asked_for(path, opened, temporary):
+    """A statement about rollouts makes no other table, also of a run that grows; a later one has all texts of them."""
+    count = "select count(*), count(distinct rollout) from {}"
+    with create_run(path) as writer:
+        run = opened(path)
+        for index in range(4):
+            write(writer, index=index)
+            writer.flush()
+            assert run.sql(COUNT).fetchall() == [(index + 1,)]
+            assert not parts(temporary, "steps") | parts(temporary, "*messages")
+        for rollouts in (4, 5):
+            assert run.sql(count.format("messages join rollouts on rollout = rollouts.id")).fetchall()[0][1] == rollouts
+            assert run.sql(count.format("steps")).fetchall() == [(rollouts, rollouts)]
+            write(writer, index=rollouts)
+            writer.flush()
+        assert run.sql(COUNT).fetchall() == [(6,)]
+        assert row_count(parts(temporary, "steps")) == 5
+
+
+def test_texts_are_those_of_the_rollouts_that_were_read(path, opened):
+    """If new lines are not read, tables that are made later end where the first ones do."""
+    with create_run(path) as writer:
+        write(writer, index=0)
+        writer.flush()
+        run = opened(path)
+        run.hold()
+        write(writer, index=1)
+        writer.flush()
+        for table in ("rollouts", "steps"):
+            assert run.sql(f"select count(*) from {table}").fetchall() == [(1,)]
+
+
+def test_new_lines_are_read_when_the_revision_changes(path, opened, monkeypatch):
+    """Who knows when files change can say so: between two changes, statements are about the same lines."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    with create_run(path) as writer:
+        run, revision = opened(path), [0]
+        run.revision = lambda: revision[0]
+        for index in range(3):
+            write(writer, index=index)
+            writer.flush()
+            assert run.sql(COUNT).fetchall() == [(max(index, 1),)]
+            revision[0] = index
+            assert run.sql(COUNT).fetchall() == [(index + 1,)]
+    for file in path.glob("cache/part-*/rollouts.parquet"):
+        file.unlink()
+    assert run.sql(COUNT).fetchall() == [(3,)]
+
+
+def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):
+    """They are in the part of their rollouts, which replaces the one without them; statements join nothing."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    stored = f"select count(*), sum(reward) from '{path}/cache/part-*/rollouts.parquet'"
+    with create_run(path) as writer:
+        ids = [write(writer, index=index, reward=0.0) for index in range(10)]
+        writer.flush()
+        run = opened(path)
+        assert run.sql("select sum(reward) from rollouts").fetchall() == [(0.0,)]
+        for value in (1.0, 2.0):
+            for one in ids:
+                score(writer, one, value)
+            writer.flush()
+            assert run.sql("select sum(reward) from rollouts").fetchall() == [(10 * value,)]
+            assert run.sql("select sum(mean * n) from groups").fetchall() == [(10 * value,)]
+            assert duckdb.sql(stored).fetchall() == [(10, 10 * value)]
+        score(writer, ids[0], 5.0)
+        writer.flush()
+        assert run.sql("select sum(reward) from rollouts").fetchall() == [(23.0,)]
+    assert opened(path).sql("select sum(reward) from rollouts").fetchall() == [(23.0,)]
+
+
 def test_only_what_is_needed_is_read(path, opened, temporary, file_reads):
     """A folder is not read for a statement that names no table of it."""
     with create_run(path) as writer:

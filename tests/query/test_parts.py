@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from answers import score, write
 from examples import examples
+from rolltrace.processes import worker_process
 from rolltrace.query import part_processes, part_writer, run_tables
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.compact import compact
@@ -152,6 +153,32 @@ def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):
     assert answers(long_run) == alone
 
 
+def test_later_readers_know_the_places_of_damage(long_run, monkeypatch):
+    """Stored parts say which lines could not be read, whichever process made them, also after they were merged."""
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    places = answers(long_run)[1]
+    assert any(offset is not None for _, offset in places)
+    assert answers(long_run)[1] == places
+    compact(long_run)
+    assert answers(long_run)[1] == places
+
+
+@pytest.mark.parametrize("ends_at_once", [True, False])
+def test_a_process_that_does_not_start_costs_nothing_but_time(long_run, monkeypatch, ends_at_once):
+    """What it was to make is read by the process that asked."""
+    alone = answers(long_run)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    if ends_at_once:
+        monkeypatch.setattr(worker_process, "_START", "raise SystemExit(1)")
+    else:
+        monkeypatch.setattr(worker_process.subprocess, "Popen", _fail_to_fork)
+    assert answers(long_run) == alone
+
+
+def _fail_to_fork(*_, **__):
+    raise BlockingIOError("Resource temporarily unavailable")
+
+
 def test_two_readers_do_not_make_the_same_parts(long_run, monkeypatch):
     """While one makes the parts of a run, another waits for them, and uses them."""
     everything = answers(long_run)
@@ -255,10 +282,9 @@ def test_readers_that_are_killed_leave_nothing_wrong(long_run, rounds):
 def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch, tmp_path):
     """Of what another process was making it reads nothing itself, and when it is closed, others go on."""
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
-    path = long_run / "cache" / ".rollouts.lock"
-    other = part_processes.FileLock(path)
+    other = part_processes.MakerLock(long_run, "rollouts")
     assert other.acquire()
-    waiting = part_processes.PartProcesses(LocalFiles(long_run), "rollouts", tmp_path, is_partial=True)
+    waiting = part_processes.PartProcesses(LocalFiles(long_run), ("rollouts",), tmp_path, is_partial=True)
     assert not waiting.start({})
     other.release()
     assert not waiting.start({}), "the caller looks once more for parts of the other process"

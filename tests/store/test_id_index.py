@@ -125,7 +125,7 @@ def test_files_may_be_deleted_at_any_time(run, small):
     check(run, reader)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"rt-ids\0\1" + bytes(5000)])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"rt-ids\0\2" + bytes(5000)])
 def test_what_is_no_index_is_replaced(run, small, content):
     """A file that is none is replaced: the index is made again."""
     check(run)
@@ -424,7 +424,7 @@ def test_kinds_of_problems_are_kept(run, small):
 
 # Files of others
 
-OTHERS = b"rt-ids\0\1" + (1 << 60).to_bytes(8) + bytes(64)
+OTHERS = b"rt-ids\0\2" + (1 << 60).to_bytes(8) + bytes(64)
 
 
 def test_index_of_another_key_is_replaced(run, small, monkeypatch):

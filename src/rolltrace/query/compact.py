@@ -1,4 +1,4 @@
-"""Compaction: compresses segments that no longer grow, and merges the parts of each folder into one."""
+"""Compaction: compresses segments that no longer grow, and merges the parts of each kind into one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,13 +8,12 @@ import msgspec
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.part_writer import copy_to_parquet, parquet_source, ranges_between
+from rolltrace.query.late_rewards import add_groups
+from rolltrace.query.part_writer import ranges_between
 from rolltrace.query.parts import Part, part_folders, remove_parts
 from rolltrace.query.run_tables import RunTables
-from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF
-from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
@@ -99,7 +98,7 @@ class _Compactor:
         self._connection = connection
 
     def compact(self) -> list[Part]:
-        """Merge the parts of each folder; retries if another compaction has removed files that this one was reading."""
+        """Merge the parts of each kind; retries if another compaction has removed files that this one was reading."""
         import duckdb
 
         # Rows have no order of their own, and keeping one while copying needs memory for every row.
@@ -113,39 +112,21 @@ class _Compactor:
         raise StorageError(f"Cannot compact {self._run.run}: files of its cache were deleted repeatedly. Retry.")
 
     def _compact_once(self) -> list[Part]:
-        """One part of each folder, in the run's cache."""
+        """One part of each kind, in the run's cache."""
         self._run.refresh(STORED_COLUMNS, QueryDeadline())
         if self._run.drop_damaged():
             self._run.refresh(STORED_COLUMNS, QueryDeadline())
-        return [self._compacted(folder) for folder in TABLES_OF if self._run.covered[folder]]
+        self._run.store_rewards(QueryDeadline(), also_few=True)
+        return [self._compacted(kind) for kind in TABLES_OF if self._run.covered[kind]]
 
-    def _compacted(self, folder: str) -> Part:
-        parts, covered = self._run.parts[folder], self._run.covered
-        ranges = ranges_between({}, covered[folder])
-        scores = covered[SCORES] if folder == ROLLOUTS else {}
+    def _compacted(self, kind: str) -> Part:
+        parts, covered = self._run.parts[kind], self._run.covered
+        ranges = ranges_between({}, covered[kind])
         if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE:
             [part] = parts
-            if part.info.ranges == ranges and part.info.scores_covered == scores:
+            if part.info.ranges == ranges and ("groups" in part.info.stats.rows or kind != ROLLOUTS):
                 return part
-        merged = self._run.merge(folder, parts, ranges, scores, self._create_rewards() if folder == ROLLOUTS else None)
-        if folder == ROLLOUTS:
-            self._add_groups(merged)
+        merged = self._run.merge(kind, parts, ranges)
+        if kind == ROLLOUTS:
+            add_groups(self._connection, merged)
         return self._run.publish(merged)
-
-    def _create_rewards(self) -> str | None:
-        """Create a table of the rewards from scores, and return its name; None if no score is a reward."""
-        scores = [part for part in self._run.table_parts("scores") if part.info.stats.rewards]
-        if not scores:
-            return None
-        latest = select_latest_rewards(parquet_source(part.path for part in scores))
-        self._connection.execute(f"create or replace temp table latest as {latest}")
-        return "latest"
-
-    def _add_groups(self, part: Part) -> None:
-        """Store the groups of the compacted rollouts."""
-        if not part.info.stats.rows.get("rollouts"):
-            return
-        rollouts, groups = part.table("rollouts"), part.table("groups")
-        copy_to_parquet(self._connection, groups_query(unshared_rollouts_query(rollouts)), groups.path)
-        row = self._connection.execute(f"select count(*) from {parquet_source([groups.path])}").fetchone()
-        part.info.stats.rows["groups"] = row[0] if row else 0

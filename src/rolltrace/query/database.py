@@ -4,10 +4,8 @@ import contextlib
 import os
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +28,15 @@ from rolltrace.query.run_state import SessionState, session_state
 from rolltrace.query.run_tables import OnCoverage, RunTables
 from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
-from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS, sql_literal
+from rolltrace.query.table_schema import (
+    FINISHED,
+    SMALL_TABLES,
+    STORED_COLUMNS,
+    TABLE_INPUTS,
+    TABLES_OF,
+    TEXTS,
+    sql_literal,
+)
 from rolltrace.query.views import RunParts
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
@@ -44,6 +50,10 @@ if TYPE_CHECKING:
     import duckdb
 
 
+_SMALL = "small"
+_MAX_CHECKED = 200
+
+
 class Database:
     """The tables of some runs, in one process. Any thread may call it."""
 
@@ -55,6 +65,7 @@ class Database:
         *,
         partial: bool = False,
         on_progress: OnCoverage | None = None,
+        revision: Callable[[], object] = object,
     ) -> None:
         self.process = os.getpid()
         self.is_closed = False
@@ -65,18 +76,20 @@ class Database:
         self._checking = threading.Lock()
         self.connection = connect(self._private, self._limits)
         """Makes the tables. It never runs SQL of users."""
+        self._checked: dict[str, Statement] = {}
         self._checker = new_cursor(self.connection)
         self._readers = readers
         self._errors = errors or ReadErrors()
         self._is_partial = partial
         self._on_progress = on_progress
+        self._revision = revision
         self._held: list[ReadError] | None = None
         """If statements answer from the tables as they are, and read nothing new: the losses in these."""
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
         self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
         self._sessions = [NO_SESSIONS for _ in readers]
-        self._engines: dict[bool, SqlSandbox] = {}
+        self._engines: dict[str, SqlSandbox] = {}
         self._alive: weakref.WeakSet[SqlSandbox] = weakref.WeakSet()
         self._repeated = [RepeatedLines(self.connection, run.private_path) for run in self.runs]
         self._small: dict[tuple[int, str], tuple[list[dict[str, Any]], ParquetPart]] = {}
@@ -104,6 +117,8 @@ class Database:
         losses = self._losses(ledgers)
         if any(error.kind is ReadErrorKind.MISSING for error in losses):
             # Or written, by a session that was closed since the tables were read.
+            for run in self.runs:
+                run.expect_changes()
             self.engine(frozenset({ROLLOUTS}), QueryDeadline())
             losses = self._losses(ledgers)
         return losses
@@ -121,17 +136,22 @@ class Database:
         if self.is_closed or self.coverage < 1.0:
             return missing
         for run, reader, repeated, own in zip(self.runs, self._readers, self._repeated, ledgers, strict=True):
-            files = Counter({file: -count for file, (count, _) in repeated.files.items()})
-            for part in chain.from_iterable(run.parts.values()):
-                files.update(part.info.stats.lines)
+            files = run.line_counts()
+            files.subtract({file: count for file, (count, _) in repeated.files.items()})
             errors = (*reader.read_errors, *self._errors.all())
             missing += missing_lines(own, count_lines(files), errors, run.parts)
         return missing
 
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
-        """Check that a statement is allowed."""
+        """Check that a statement is allowed. Those that a page repeats are checked once."""
         with self._checking:
-            return check_statement(sql, self._checker, parameters)
+            if parameters is not None:
+                return check_statement(sql, self._checker, parameters)
+            if len(self._checked) >= _MAX_CHECKED:
+                self._checked.clear()
+            if sql not in self._checked:
+                self._checked[sql] = check_statement(sql, self._checker)
+            return self._checked[sql]
 
     def check_expressions(self, table: str, where: str | None, order_by: str | None) -> Statement:
         """A statement for the locations of a table's lines."""
@@ -201,16 +221,18 @@ class Database:
         return True
 
     def _current_engine(self, needed: set[str], deadline: QueryDeadline) -> SqlSandbox:
-        # Ledgers change all the time, so small tables have an engine of their own.
-        is_small = needed <= set(SMALL_TABLES) and (bool(needed) or False not in self._engines)
-        engine = self._engines.get(is_small)
+        kind = _engine_kind(needed) if needed else next(iter(self._engines), _SMALL)
+        engine = self._engines.get(kind)
         # The tables of earlier statements stay, and are refreshed, because a part of them may have been replaced.
+        is_small = kind == _SMALL
         used = set() if engine is None else {name for name in engine.inputs if is_small == (name in SMALL_TABLES)}
         for number in range(len(self.runs)):
             self._refresh(number, needed | used, deadline)
         current = engine_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
         if engine is None or any(engine.inputs.get(table) != files for table, files in current.items()):
-            engine = self._engines[is_small] = self._make_engine(needed | used)
+            self._engines.pop(kind, None)
+            engine = None  # so that files that only it used are removed
+            engine = self._engines[kind] = self._make_engine(needed | used)
         return engine
 
     def _make_engine(self, tables: set[str]) -> SqlSandbox:
@@ -256,8 +278,8 @@ class Database:
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
-            reader.files, reader.info.id, self._private / str(number), self.connection, reader.cursor,
-            self._errors.report, reader.decode_score, self._is_partial, self._on_progress,
+            reader, self._private / str(number), self.connection, self._errors.report, self._is_partial,
+            self._on_progress, self._revision,
         )  # fmt: skip
 
 
@@ -317,6 +339,16 @@ class _InterruptScope:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._is_active = False
+
+
+def _engine_kind(tables: set[str]) -> str:
+    """Which engine runs a statement over these tables, so that it makes no others.
+
+    Small tables have one because ledgers change all the time, and texts because they take long.
+    """
+    if tables <= set(SMALL_TABLES):
+        return _SMALL
+    return TEXTS if tables & {*TABLES_OF[TEXTS]} else ROLLOUTS
 
 
 def _is_fatal(error: "duckdb.Error") -> bool:

@@ -60,13 +60,12 @@ def _select_candidates(parts: Sequence[ParquetPart]) -> str | None:
     ]
     sessions = set().union(*(part.info.stats.sessions for part in parts))
     if len(parts) > 1 and (len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)):
-        largest, *others = sorted(parts, key=lambda part: part.info.stats.rows["rollouts"], reverse=True)
-        rest = f'(select {_COLUMNS} from {parquet_source(part.path for part in others)} where "index" is not null)'
-        # From the largest part, only the rows that share their slot with a row of the others.
-        selects += [
-            f"from {rest}",
-            f"select {_COLUMNS} from {parquet_source([largest.path])} semi join {rest} using ({SLOT_COLUMNS})",
-        ]
+        source = parquet_source(part.path for part in parts)
+        rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
+        repeated = "having min(session) <> max(session) or min(attempt) <> max(attempt)"
+        selects.append(
+            f"select {_COLUMNS} from {rows} semi join (select h from {rows} group by h {repeated}) using (h)"
+        )
     return " union all ".join(selects) or None
 
 

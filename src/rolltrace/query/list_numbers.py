@@ -1,23 +1,22 @@
 """The numbers of a run in a listing: read from its lines or its tables, and stored until its files change."""
 
+import contextlib
 import hashlib
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
-from rolltrace.store.cache_key import cache_folders, make_cache_folder, sign, verify
+from rolltrace.store.cache_key import cache_folders, publish_signed, read_signed
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.run_files import LocalFiles
-from rolltrace.store.safe_files import open_regular, publish_file, unfinished_file
-from rolltrace.trace.rollout_builder import new_id
 
 NUMBERS_FILE = "list.msgpack"
 """The name of the file in a run's `cache/` in which its numbers are stored."""
@@ -49,6 +48,36 @@ class ListNumbers(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """The first read errors."""
     problem_count: int
+
+
+class FileStamp(NamedTuple):
+    """The state of a run's files, by their names, sizes and times."""
+
+    data: str
+    """Changes with rollouts and scores and, if there are several sessions, with ledgers: they decide which count."""
+    files: str
+    """Changes with all of these, and with ledgers."""
+    bytes: int
+    """The size of its rollouts."""
+    changed_at: float
+    """The newest time of a file."""
+
+
+def stamp_files(run: Path) -> FileStamp:
+    """The state of a run's files now."""
+    data, everything = hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
+    newest, size = 0, 0
+    for folder in (ROLLOUTS, SCORES, LEDGER):
+        files = LocalFiles(run).existing(folder)
+        for name, length, changed, _ in files:
+            file = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
+            everything.update(file)
+            if folder != LEDGER or len(files) > 1:
+                data.update(file)
+            if folder == ROLLOUTS:
+                size += length
+            newest = max(newest, changed)
+    return FileStamp(data.hexdigest(), everything.hexdigest(), size, newest / 1e9)
 
 
 class _StoredNumbers(msgspec.Struct):
@@ -85,49 +114,24 @@ def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequen
 
 def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | None]) -> ListNumbers | None:
     """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`."""
-    stamp, changed_at = _stamp(path, run)
+    stamp = stamp_files(path)
     folders = cache_folders(path, run)
     for folder in folders:
-        stored = _load(folder / NUMBERS_FILE, run)
-        if stored is not None and stored.stamp == stamp:
-            return stored.numbers
+        with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key
+            data = read_signed(folder / NUMBERS_FILE, run, _MAX_FILE_BYTES)
+            stored = msgspec.msgpack.decode(data, type=_StoredNumbers)
+            if stored.stamp == stamp.files:
+                return stored.numbers
     numbers = compute()
-    if numbers is not None and abs(time.time() - changed_at) > _SETTLED_SECONDS:
+    if numbers is not None and abs(time.time() - stamp.changed_at) > _SETTLED_SECONDS:
+        data = msgspec.msgpack.encode(_StoredNumbers(stamp.files, numbers))
         for folder in folders:
             try:
-                _store(folder, run, _StoredNumbers(stamp, numbers))
+                publish_signed(folder, NUMBERS_FILE, data, run)
                 break
             except OSError:  # the run may be read-only
                 continue
     return numbers
-
-
-def _stamp(path: Path, run: str) -> tuple[str, float]:
-    """A hash of the names, sizes and times of a run's files, and the newest of the times."""
-    digest, newest = hashlib.blake2b(run.encode(), digest_size=16), 0
-    for folder in (ROLLOUTS, SCORES, LEDGER):
-        files = LocalFiles(path).existing(folder)
-        digest.update(repr((folder, files)).encode("utf-8", "surrogateescape"))
-        newest = max(newest, *(file.changed for file in files), 0)
-    return digest.hexdigest(), newest / 1e9
-
-
-def _load(path: Path, run: str) -> _StoredNumbers | None:
-    """The numbers in a file; None unless this user, or the user's team, has stored them."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(_MAX_FILE_BYTES)
-        signature, data = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
-        return msgspec.msgpack.decode(data, type=_StoredNumbers) if verify(data, signature, run) else None
-    except (OSError, ValueError):
-        return None
-
-
-def _store(folder: Path, run: str, numbers: _StoredNumbers) -> None:
-    data = msgspec.msgpack.encode(numbers)
-    with unfinished_file(make_cache_folder(folder) / f".{NUMBERS_FILE}-{os.getpid()}-{new_id()}") as unfinished:
-        unfinished.write_bytes(msgspec.msgpack.encode((sign(data, run), data)))
-        publish_file(unfinished, folder / NUMBERS_FILE, sync=False)
 
 
 def _curve_of(run: SmallRun) -> Curve:

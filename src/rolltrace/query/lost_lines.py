@@ -101,7 +101,7 @@ class RepeatedLines:
         self.files = {file: (count, offset) for file, count, offset in rows}
         if rows:
             stats = RowStats(rows={"repeated": sum(count for _, count, _ in rows)})
-            self.parts = [ParquetPart(path, PartInfo(folder="", ranges={}, stats=stats))]
+            self.parts = [ParquetPart(path, PartInfo(ranges={}, stats=stats))]
 
 
 def _overlap(part: Part, other: Part) -> bool:

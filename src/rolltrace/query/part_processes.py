@@ -1,10 +1,8 @@
 """Makes the parts of a long run in several processes, newest segments first, while the caller goes on."""
 
 import contextlib
-import fcntl
 import gc
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from pathlib import Path
@@ -12,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rolltrace.errors import StorageError, WorkerError
+from rolltrace.errors import EnvError, StorageError, WorkerError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
 from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, ranges_between
 from rolltrace.query.parts import Part, PartInfo
+from rolltrace.query.table_schema import FOLDER_OF
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE
 from rolltrace.store.read_errors import ReadError
@@ -25,6 +24,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import SegmentEntry, existing_segments
+from rolltrace.temp_folders import FileLock
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,29 +33,31 @@ _COMPRESSION = 4
 """About how many times smaller a compressed segment is."""
 _LIMITS = EngineLimits("512MB", threads=1)
 _POLL_SECONDS = 0.1
+_NOT_MADE = (WorkerError, EnvError, OSError)
+"""The errors of a process that was killed, or that did not start."""
 
 
-class BuiltPart(msgspec.Struct):
+class BuiltParts(msgspec.Struct):
     """What a process has made of some segments."""
 
-    path: str
-    info: PartInfo | None
-    """None if no line has rows."""
+    paths: dict[str, PartInfo]
+    """The parts by path; an empty dict if no line has rows."""
     covered: dict[str, int]
     errors: list[ReadError]
 
     @property
-    def part(self) -> Part | None:
-        """The part, which is private."""
-        return None if self.info is None else Part(Path(self.path), self.info)
+    def parts(self) -> list[Part]:
+        """The parts, which are private."""
+        return [Part(Path(path), info) for path, info in self.paths.items()]
 
 
 class PartProcesses:
-    """Processes that make the parts of one folder."""
+    """Processes that make parts of some kinds from the lines of one folder."""
 
-    def __init__(self, files: RunFiles, folder: str, private: Path, is_partial: bool) -> None:
+    def __init__(self, files: RunFiles, kinds: tuple[str, ...], private: Path, is_partial: bool) -> None:
         self._files = files
-        self._folder = folder
+        self._kinds = kinds
+        self._folder = FOLDER_OF[kinds[0]]
         self._private = private
         self._is_partial = is_partial
         self._pool: ProcessPool | None = None
@@ -64,27 +66,28 @@ class PartProcesses:
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._count = 0
-        self._waits = False
-        """Whether another process had the lock at the last look."""
-        self._lock = FileLock(files.path / CACHE / f".{folder}.lock")
+        self._lock = MakerLock(files.path, "-".join(kinds))
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
 
-    def start(self, covered: dict[str, int]) -> bool:
-        """Start to read the segments that were not read yet, if they are enough for several parts.
+    def is_long(self, covered: dict[str, int]) -> bool:
+        """Whether the segments that were not read yet are enough for several parts."""
+        return len(self._unread(covered, None)) > 1
 
-        False if another process is making parts of this run, or was until now: the caller looks for them, and calls
-        this again. `pending` has what is left to the other process.
+    def start(self, covered: dict[str, int], limits: Mapping[str, int] | None = None) -> bool:
+        """Start to read the segments that were not read yet, up to `limits`, if they are enough for several parts.
+
+        False if another process makes them, or did until now: the caller looks for its parts, and calls this again.
+        `pending` has what is left to the other process.
         """
         if not self._batches:
             self.pending = {}
-        batches = self._unread(covered)
-        if not batches or (len(batches) == 1 and not self._waits):
+        batches = self._unread(covered, limits)
+        if not batches or (len(batches) == 1 and not self._lock.is_elsewhere):
             if not self._batches:
                 self._lock.release()
             return True
-        waited, self._waits = self._waits, not self._lock.acquire()
-        if waited or self._waits:
+        if not self._lock.acquire():
             self.pending = {file: length for batch in batches for file, length in batch.items()}
             return False
         if self._pool is None:
@@ -92,7 +95,8 @@ class PartProcesses:
         for batch in batches:
             path = self._private / f"{self._folder}-batch-{self._count}"
             self._count += 1
-            call = self._pool.submit(_build, self._files, self._folder, list(batch), str(path))
+            ends = None if limits is None else {file: limits[file] for file in batch}
+            call = self._pool.submit(_build, self._files, self._kinds, list(batch), ends, str(path))
             self._batches[call] = batch
             self._tried |= batch.keys()
             self.pending |= batch
@@ -106,14 +110,13 @@ class PartProcesses:
         if all(call.done() for call in self._batches):
             self._lock.release()
 
-    def forget(self) -> None:
-        """Let processes read segments again that they have read before, because a part was damaged."""
-        self._tried = set(self.pending)
+    def _unread(self, covered: dict[str, int], limits: Mapping[str, int] | None) -> list[dict[str, int]]:
+        entries = existing_segments(self._files, self._folder)
+        if limits is not None:
+            entries = [entry for entry in entries if f"{self._folder}/{entry.stem}" in limits]
+        return _batches(self._folder, entries, {*covered, *self._tried})
 
-    def _unread(self, covered: dict[str, int]) -> list[dict[str, int]]:
-        return _batches(self._folder, existing_segments(self._files, self._folder), {*covered, *self._tried})
-
-    def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltPart]:
+    def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltParts]:
         """What was made since the last call; with `waits`, until everything is made."""
         while self._batches:
             deadline.check()
@@ -121,8 +124,8 @@ class PartProcesses:
             for call in done:
                 for file in self._batches.pop(call):
                     del self.pending[file]
-                with contextlib.suppress(WorkerError):  # it was killed: the caller reads these segments itself
-                    yield msgspec.json.decode(call.result(), type=BuiltPart)
+                with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
+                    yield msgspec.json.decode(call.result(), type=BuiltParts)
             if not done and not waits:
                 return
         if self._pool is not None:
@@ -131,43 +134,41 @@ class PartProcesses:
             self._lock.release()
 
     def close(self) -> None:
-        """Kill the processes."""
-        self._batches, self.pending = {}, {}
+        """Kill the processes. Later ones may read all segments again."""
+        self._batches, self.pending, self._tried = {}, {}, set()
         if self._pool is not None:
             self._pool.kill()
             self._pool = None
         self._lock.release()
 
 
-class FileLock:
-    """A lock that one process holds, until it releases it or dies."""
+class MakerLock:
+    """The lock of the process that makes some parts of a run. Other processes use what it makes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = None
+    def __init__(self, run: Path, name: str) -> None:
+        self._file = FileLock(run / CACHE / f".{name}.lock")
+        self.is_elsewhere = False
+        """Whether another process had it when this one last tried to acquire it."""
 
     def acquire(self) -> bool:
-        """Whether this process has the lock now. Where no file can be made, it always has."""
-        if self._descriptor is not None:
-            return True
+        """Whether this process makes the parts. If another one did, the first answer is False: look for its parts."""
+        was_elsewhere = self.is_elsewhere
         try:
-            refuse_link(self._path.parent).mkdir(exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        except (OSError, StorageError):
-            return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            return not isinstance(error, BlockingIOError)  # some file systems have no locks
-        self._descriptor = descriptor
-        return True
+            refuse_link(self._file.path.parent).mkdir(exist_ok=True)
+            self.is_elsewhere = not self._file.acquire()
+        except (OSError, StorageError):  # without a file or without locks, every process makes its own
+            self.is_elsewhere = False
+        return not was_elsewhere and not self.is_elsewhere
 
     def release(self) -> None:
-        """Let another process have it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Let another process make parts."""
+        self._file.release()
+
+
+def add_errors(parts: Sequence[Part], errors: Iterable[ReadError]) -> None:
+    """Let new parts of some lines say which of these lines could not be read."""
+    for part in parts[:1]:
+        part.info.errors += [error for error in errors if error.offset is not None and not error.is_transient]
 
 
 def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[dict[str, int]]:
@@ -197,14 +198,15 @@ def _worker_connection(private: Path) -> "duckdb.DuckDBPyConnection":
     return connect(private, _LIMITS)
 
 
-def _build(run: RunFiles, folder: str, files: list[str], path: str) -> bytes:
-    """In a worker process: make a part of some segments; returns a `BuiltPart`, encoded."""
+def _build(run: RunFiles, kinds: Sequence[str], files: list[str], limits: dict[str, int] | None, path: str) -> bytes:
+    """In a worker process: make a part of some segments, up to `limits`; returns a `BuiltParts`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
     reader, errors = RunReader(run), list[ReadError]()
-    cursor = Cursor(run, folder, errors.append, reads=frozenset(files).__contains__)
+    cursor = Cursor(run, FOLDER_OF[kinds[0]], errors.append, reads=frozenset(files).__contains__, limits=limits)
     private = Path(path)
-    builder = PartBuilder(folder, _worker_connection(private.parent), errors.append, reader.decode_score)
+    builder = PartBuilder(kinds, _worker_connection(private.parent), errors.append, reader.decode_score)
     for location, line in cursor.read():
         builder.add(line, location)
-    part = builder.write(private, ranges_between({}, cursor.covered))
-    return msgspec.json.encode(BuiltPart(path, None if part is None else part.info, cursor.covered, errors))
+    parts = builder.write(private, ranges_between({}, cursor.covered))
+    add_errors(parts, errors)
+    return msgspec.json.encode(BuiltParts({str(part.path): part.info for part in parts}, cursor.covered, errors))

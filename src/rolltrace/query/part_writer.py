@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rolltrace.errors import RecordError
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.parts import Part, PartInfo, Ranges
@@ -12,8 +14,10 @@ from rolltrace.query.score_order import REWARD_ORDER_TYPE
 from rolltrace.query.table_columns import DecodeScore, RowStats, read_tables, with_valid_text
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
+    KINDS_OF,
     STORED_COLUMNS,
     TABLES_OF,
+    TEXTS,
     sql_identifier,
     sql_literal,
 )
@@ -41,23 +45,23 @@ SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
 
 
 class PartBuilder:
-    """Collects lines of one folder, and writes their tables."""
+    """Collects lines of one folder, and writes their tables of some kinds."""
 
     def __init__(
         self,
-        folder: str,
+        kinds: Sequence[str],
         connection: "duckdb.DuckDBPyConnection",
         report: Callable[[ReadError], None],
         decode_score: DecodeScore,
     ) -> None:
-        self._folder = folder
+        self._kinds = tuple(kinds)
         self._connection = connection
         self._report = report
         self._stats = RowStats()
         self._decode_score = decode_score
         self._lines: list[tuple[bytes, LineLocation]] = []
         """Lines that are not columns yet."""
-        self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for table in TABLES_OF[folder]}
+        self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF[kind]}
         self._bytes = 0
         self._chunk_bytes = 0
 
@@ -74,22 +78,28 @@ class PartBuilder:
         if len(self._lines) >= _CHUNK_LINES or self._chunk_bytes >= _CHUNK_BYTES:
             self._append_columns()
 
-    def write(self, path: Path, ranges: Ranges) -> Part | None:
-        """Write the lines that were added to a new folder; None if none of them has rows."""
+    def write(self, path: Path, ranges: Ranges) -> list[Part]:
+        """Write the lines that were added to a new folder for each kind; to none if they have no rows."""
         self._append_columns()
-        self._stats.rows = {table: columns.rows for table, columns in self._tables.items() if columns.rows}
-        if not self._stats.rows:
-            return None
+        has_rows = any(columns.rows for columns in self._tables.values())
+        return [
+            self._write_kind(kind, path.with_name(f"{path.name}-{kind}"), ranges) for kind in self._kinds if has_rows
+        ]
+
+    def _write_kind(self, kind: str, path: Path, ranges: Ranges) -> Part:
+        of_texts = RowStats(responses=self._stats.responses)
+        stats = of_texts if kind == TEXTS else msgspec.structs.replace(self._stats, responses=0)
+        stats.rows = {table: self._tables[table].rows for table in TABLES_OF[kind] if self._tables[table].rows}
         path.mkdir()
-        for table in self._stats.rows:
+        for table in stats.rows:
             columns, file = self._tables.pop(table), path / f"{table}.parquet"
             if table == "rollouts":
-                make_query = partial(rollouts_query, self._connection, stats=self._stats)
+                make_query = partial(rollouts_query, self._connection, stats=stats)
                 write_arrow_table(self._connection, columns, file, make_query)
             else:
                 write_arrow_table(self._connection, columns, file)
-        add_line_stats(self._connection, path / f"{self._folder}.parquet", self._stats)
-        return Part(path, PartInfo(folder=self._folder, ranges=ranges, stats=self._stats))
+        add_line_stats(self._connection, path, stats)
+        return Part(path, PartInfo(kind=kind, ranges=ranges, stats=stats))
 
     def _append_columns(self) -> None:
         lines, self._lines, self._chunk_bytes = self._lines, [], 0
@@ -112,8 +122,9 @@ class PartBuilder:
 
     def _append_all(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
         """Add lines to the columns, all or, if `ValueError` is raised, none of them."""
-        read = read_tables(self._folder, lines, self._decode_score)
-        chunks = {table: self._tables[table].chunk(columns) for table, columns in read.columns.items() if columns}
+        read = read_tables(self._kinds, lines, self._decode_score)
+        made = {table: columns for table, columns in read.columns.items() if columns and table in self._tables}
+        chunks = {table: self._tables[table].chunk(columns) for table, columns in made.items()}
         for table, chunk in chunks.items():
             self._tables[table].append_chunk(chunk)
         self._stats.merge(read.stats)
@@ -142,8 +153,11 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
 
 
 def add_line_stats(connection: "duckdb.DuckDBPyConnection", path: Path, stats: RowStats) -> None:
-    """Count the lines of a part by its file of the table that has one row for each of them."""
-    rows = parquet_source([path])
+    """Count the lines of a part by its table that has one row for each of them; without one, they are not counted."""
+    tables = [folder for folder in KINDS_OF if stats.rows.get(folder)]
+    if not tables:
+        return
+    rows = parquet_source([path / f"{tables[0]}.parquet"])
     stats.lines = dict(connection.execute(f"select _file, count(*) from {rows} group by _file").fetchall())
     [(first, last, stats.repeats)] = connection.execute(
         f"select min(id), max(id), count(*) - count(distinct id) from {rows}"

@@ -11,7 +11,8 @@ import msgspec
 
 from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import LAYOUT_VERSION
-from rolltrace.store.cache_key import SIGNATURE_LENGTH, cache_folders, make_cache_folder, sign, verify
+from rolltrace.store.cache_key import add_signature, cache_folders, make_cache_folder, read_signed
+from rolltrace.store.read_errors import ReadError
 from rolltrace.store.safe_files import open_regular, remove_abandoned_files, sync_path
 from rolltrace.trace.rollout_builder import new_id
 
@@ -28,13 +29,15 @@ class PartInfo(msgspec.Struct, kw_only=True):
     """What a part says about itself."""
 
     layout: int = LAYOUT_VERSION
-    folder: str
-    """`rollouts` or `scores`."""
+    kind: str = ""
+    """The kind of its tables: `rollouts`, `texts` or `scores`."""
     ranges: Ranges
     """The ranges of lines that it was made from."""
     stats: RowStats
     scores_covered: dict[str, int] = {}
     """By file of scores, the byte up to which its rewards include them."""
+    errors: list[ReadError] = []
+    """The lines in its ranges that could not be read."""
     digests: dict[str, str] = {}
     """By table, the checksum of its file; empty as long as the part is private to a process."""
 
@@ -77,11 +80,11 @@ class Part(msgspec.Struct, frozen=True):
         return all(self.table(table).is_intact for table in tables if self.info.stats.rows.get(table))
 
 
-def find_parts(run: Path, run_id: str, folder: str) -> list[Part]:
-    """The parts of a folder of a run that this user, or the user's team, has made."""
+def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
+    """The parts of a run with tables of this kind that this user, or the user's team, has made."""
     paths = [path for cache in cache_folders(run, run_id) for path in part_folders(cache)]
     parts = [_read_part(path, run_id) for path in paths]
-    return [part for part in parts if part is not None and part.info.folder == folder]
+    return [part for part in parts if part is not None and part.info.kind == kind]
 
 
 def part_folders(cache: Path) -> list[Path]:
@@ -111,6 +114,16 @@ def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[lis
     return chosen, covered
 
 
+def newer_scores(part: PartInfo, scores: Sequence[ParquetPart]) -> tuple[ParquetPart, ...]:
+    """The parts of scores whose rewards are not yet in a part of rollouts."""
+    covered = part.scores_covered
+    return tuple(
+        one
+        for one in scores
+        if one.info.stats.rewards and any(last > covered.get(file, 0) for file, (_, last) in one.info.ranges.items())
+    )
+
+
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
     """Copy a private part atomically to a cache of its run."""
     name = f"part-{new_id()}"
@@ -121,7 +134,7 @@ def publish_part(part: Part, cache: Path, run_id: str) -> Part:
         digests = {table: _file_digest(unfinished / f"{table}.parquet") for table in part.tables}
         info = msgspec.structs.replace(part.info, digests=digests)
         data = msgspec.json.encode(info)
-        (unfinished / INFO_FILE).write_bytes(sign(data, run_id) + data)
+        (unfinished / INFO_FILE).write_bytes(add_signature(data, run_id))
         for path in unfinished.iterdir():
             sync_path(path)
         unfinished.rename(cache / name)
@@ -142,12 +155,7 @@ def remove_parts(paths: Iterable[Path]) -> None:
 def _read_part(path: Path, run_id: str) -> Part | None:
     """The part in a folder; None if its description is damaged, of another layout, or signed with another key."""
     try:
-        with open_regular(path / INFO_FILE) as file:
-            data = file.read(_MAX_INFO_BYTES)
-        signature, data = data[:SIGNATURE_LENGTH], data[SIGNATURE_LENGTH:]
-        if not verify(data, signature, run_id):
-            return None
-        info = msgspec.json.decode(data, type=PartInfo)
+        info = msgspec.json.decode(read_signed(path / INFO_FILE, run_id, _MAX_INFO_BYTES), type=PartInfo)
     except (OSError, ValueError):
         return None
     return Part(path, info) if info.layout == LAYOUT_VERSION else None

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -101,6 +101,8 @@ class Run:
         self._limits = limits
         self._is_partial = partial
         self._on_progress = on_progress
+        self.revision: Callable[[], object] = object
+        """Statements read new lines if this returns another value than the last time; by default always."""
         self._errors = ReadErrors()
         self._database_or_none: Database | None = None
 
@@ -260,6 +262,7 @@ class Run:
                     self._errors,
                     partial=self._is_partial,
                     on_progress=self._on_progress,
+                    revision=lambda: self.revision(),
                 )
             return self._database_or_none
 

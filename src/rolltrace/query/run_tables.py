@@ -4,13 +4,15 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.errors import StorageError
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.part_processes import BuiltPart, PartProcesses, estimated_length
+from rolltrace.query.late_rewards import LateRewards
+from rolltrace.query.part_processes import MakerLock, PartProcesses, add_errors, estimated_length
 from rolltrace.query.part_writer import (
     PartBuilder,
     add_line_stats,
@@ -29,12 +31,13 @@ from rolltrace.query.parts import (
     publish_part,
     remove_parts,
 )
-from rolltrace.query.table_columns import DecodeScore, RowStats
-from rolltrace.query.table_schema import FOLDER_OF, STORED_COLUMNS, TABLES_OF, sql_identifier
+from rolltrace.query.table_columns import RowStats
+from rolltrace.query.table_schema import FOLDER_OF, KIND_OF, KINDS_OF, STORED_COLUMNS, TABLES_OF, sql_identifier
 from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import ROLLOUTS
+from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.read_errors import ReadError
+from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import existing_segments
 
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
     import duckdb
 
 MIN_CACHED_BYTES = 32 << 20
-"""A part made from at least so many bytes of lines is stored in the run's cache."""
+MIN_CACHED_ROWS = 10_000
+"""A part made from at least so many bytes of lines, or with so many rows, is stored in the run's cache."""
 
 MERGE_BYTES = 256 << 20
 """Parts are merged only up to so many bytes of lines, so that no query waits long for it."""
@@ -54,7 +58,6 @@ _PROCESSES = "processes"
 
 OnCoverage = Callable[[float], None]
 """It is called with the part of a run, from 0 to 1, that was read by now."""
-OpenCursor = Callable[[str, dict[str, int], Callable[[str], bool]], Cursor]
 
 
 class RunTables:
@@ -62,56 +65,89 @@ class RunTables:
 
     def __init__(
         self,
-        files: RunFiles,
-        run_id: str,
+        reader: RunReader,
         private: Path,
         connection: "duckdb.DuckDBPyConnection",
-        open_cursor: OpenCursor,
         report: Callable[[ReadError], None],
-        decode_score: DecodeScore,
         is_partial: bool = False,
         on_progress: OnCoverage | None = None,
+        revision: Callable[[], object] = object,
     ) -> None:
-        self._files = files
-        self.run = run = files.path
-        self._run_id = run_id
-        self._cache_folders = cache_folders(run, run_id)
+        run = self.run = reader.path
+        self._reader = reader
+        self._cache_folders = cache_folders(run, reader.info.id)
         self.parts: dict[str, list[Part]] = {}
-        """By folder, in the order in which they were made."""
+        """By kind, in the order in which they were made."""
         self.covered: dict[str, dict[str, int]] = {}
-        """By folder, how far each file was read."""
+        """By kind, how far each file was read."""
         self._private = private
         self._connection = connection
-        self._open_cursor = open_cursor
-        self._cursors: dict[str, Cursor] = {}
-        self._report = report
-        self._decode_score = decode_score
+        self._cursors: dict[tuple[str, ...], Cursor] = {}
+        self._on_error = report
+        self._errors: list[ReadError] = []
+        """Those of the lines that are being read."""
         self._numbers = itertools.count()
         self._damaged: set[Path] = set()
+        self._replaced: set[Path] = set()
+        """Parts in a cache that are deleted when no statement uses them."""
+        self._rewards_lock = MakerLock(run, "rewards")
+        self._late_rewards = LateRewards(connection, self.private_path)
         self._verified: set[Path] = set()
         self._writable_folders = list(self._cache_folders)
         self._is_partial = is_partial
         self._on_progress = on_progress
+        self._revision = revision
+        self._read_revisions: dict[str, object] = {}
+        together = {kinds for kind in TABLES_OF for kinds in ((kind,), KINDS_OF[FOLDER_OF[kind]])}
         self._processes = {
-            folder: PartProcesses(files, folder, private / _PROCESSES, is_partial) for folder in TABLES_OF
+            kinds: PartProcesses(reader.files, kinds, private / _PROCESSES, is_partial) for kinds in together
         }
         (private / _PROCESSES).mkdir(parents=True, exist_ok=True)
 
     def refresh(self, tables: Iterable[str], deadline: QueryDeadline, *, reads: bool = True) -> None:
         """Read new lines of the folders of these tables. What was read before the deadline is not read again.
 
-        Without `reads`, only folders are read that were not read before.
+        Without `reads`, or if the revision is that of the last time, only folders are read that were not read before.
         """
-        stored = [table for table in tables if table in FOLDER_OF]
-        for folder in sorted({FOLDER_OF[table] for table in stored}):
+        revision = self._revision()
+        stored = [table for table in tables if table in KIND_OF]
+        for folder, kinds in KINDS_OF.items():
+            wanted = {KIND_OF[table] for table in stored} & {*kinds}
+            if not wanted:
+                continue
             is_new = folder not in self.parts
             if is_new:
-                found = find_parts(self.run, self._run_id, folder)
-                self._start(folder, [part for part in found if part.path not in self._damaged])
-            self._drop(self._damaged_parts(folder, [table for table in stored if FOLDER_OF[table] == folder]))
-            if is_new or reads:
-                self._read(folder, deadline)
-                self._merge_small_parts(folder, deadline)
+                for kind in kinds:
+                    self._start(kind, self._find(kind))
+            for kind in wanted:
+                self._drop(self._damaged_parts(kind, [table for table in stored if KIND_OF[table] == kind]))
+            is_pending = any(self._processes[kinds].pending for kinds in self._processes)
+            is_changed = is_pending or self._read_revisions.get(folder) != revision
+            self._read_folder(folder, wanted, deadline, is_new=is_new, reads=reads and is_changed)
+            self._read_revisions[folder] = revision
+        if ROLLOUTS in stored and SCORES in self.parts:
+            self.store_rewards(deadline)
+        for kind in self.parts:
+            self._merge_small_parts(kind, deadline)
+
+    def _read_folder(
+        self, folder: str, wanted: Collection[str], deadline: QueryDeadline, *, is_new: bool, reads: bool
+    ) -> None:
+        """Read new lines for the kinds that are wanted; those of a long run that was never read, for all kinds at once.
+
+        Another kind follows as far as that of the folder's name was read, so that the tables fit together.
+        """
+        kinds = KINDS_OF[folder]
+        processes = self._processes[kinds]
+        is_level = all(self.covered[kind] == self.covered[folder] for kind in kinds)
+        is_level = is_level and (len(kinds) == 1 or not self._processes[folder,].pending)
+        is_long = bool(processes.pending) or (is_new and processes.is_long(self.covered[folder]))
+        is_together = is_level and (is_long or len(wanted) == len(kinds))
+        if is_new or reads:
+            self._read(kinds if is_together else (folder,), deadline)
+        for kind in kinds:
+            if kind in wanted and self.covered[kind] != self.covered[folder] and not is_together:
+                self._read((kind,), deadline, self.covered[folder])
 
     @property
     def coverage(self) -> float:
@@ -121,21 +157,36 @@ class RunTables:
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
         if not pending:
             return 1.0
-        total = sum(estimated_length(entry) for folder in TABLES_OF for entry in existing_segments(self._files, folder))
+        total = sum(
+            estimated_length(entry) for folder in KINDS_OF for entry in existing_segments(self._reader.files, folder)
+        )
         return max(0.0, 1.0 - pending / max(total, 1))
 
     def close(self) -> None:
-        """End the processes that make parts."""
+        """End the processes that make parts, and delete parts that were replaced."""
         for processes in self._processes.values():
             processes.close()
+        remove_parts(self._replaced)
 
     def table_parts(self, table: str) -> list[ParquetPart]:
         """The parts of one table that have rows."""
-        return [part.table(table) for part in self.parts[FOLDER_OF[table]] if part.info.stats.rows.get(table)]
+        return [part.table(table) for part in self.parts[KIND_OF[table]] if part.info.stats.rows.get(table)]
 
     def group_parts(self) -> list[ParquetPart]:
         """Groups that compaction has stored; views check whether they are up to date."""
         return [part.table("groups") for part in self.parts[ROLLOUTS] if "groups" in part.info.stats.rows]
+
+    def expect_changes(self) -> None:
+        """Let the next refresh read new lines although the revision may be the same."""
+        self._read_revisions.clear()
+
+    def line_counts(self) -> Counter[str]:
+        """By file, how many lines have rows."""
+        counts: Counter[str] = Counter()
+        for folder in KINDS_OF:
+            for part in self.parts.get(folder, ()):
+                counts.update(part.info.stats.lines)
+        return counts
 
     def drop_damaged(self) -> bool:
         """Drop parts of which a file was deleted or damaged; returns whether there were any."""
@@ -147,7 +198,7 @@ class RunTables:
         """Copy a part to the run's cache, or to the user's; if neither is writable, the part stays private."""
         while self._is_private(part) and self._writable_folders:
             try:
-                published = publish_part(part, self._writable_folders[0], self._run_id)
+                published = publish_part(part, self._writable_folders[0], self._reader.info.id)
             except (OSError, StorageError):
                 del self._writable_folders[0]
             else:
@@ -156,36 +207,50 @@ class RunTables:
                 return published
         return part
 
-    def merge(
-        self,
-        folder: str,
-        parts: Sequence[Part],
-        ranges: Ranges | None = None,
-        scores: dict[str, int] | None = None,
-        rewards: str | None = None,
-    ) -> Part:
-        """Merge parts into one, in the private folder.
+    def merge(self, kind: str, parts: Sequence[Part], ranges: Ranges | None = None) -> Part:
+        """Merge some parts of one kind into one, in the private folder.
 
-        `ranges` are the ranges of lines that it covers, if that includes lines without rows. `rewards` is a table of
-        the rewards from scores, and `scores` says how far scores were read for it.
+        `ranges` are the ranges of lines that it covers, if that includes lines without rows.
         """
         stats = RowStats(rows={})
         for part in parts:
             stats.merge(part.info.stats)
-        stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF[folder]}
-        path = self.private_path(folder)
+        stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF[kind]}
+        path = self.private_path(kind)
         path.mkdir()
         for table in stats.rows:
             columns = ", ".join(map(sql_identifier, STORED_COLUMNS[table]))
-            sources = [part.table(table).path for part in parts if part.info.stats.rows.get(table)]
-            query = f"select {columns} from {parquet_source(sources)}"
+            sources = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))
+            query = f"select {columns} from {sources}"
             if table == "rollouts":
+                has_rewards = any(part.info.scores_covered for part in parts)
+                rewards = _STORED_REWARDS.format(sources) if has_rewards else None
                 query = rollouts_query(self._connection, f"({query})", stats, rewards)
             copy_to_parquet(self._connection, query, path / f"{table}.parquet")
-        if stats.rows:
-            add_line_stats(self._connection, path / f"{folder}.parquet", stats)
+        add_line_stats(self._connection, path, stats)
         ranges = _joined_ranges(parts) if ranges is None else ranges
-        return Part(path, PartInfo(folder=folder, ranges=ranges, stats=stats, scores_covered=scores or {}))
+        info = PartInfo(kind=kind, ranges=ranges, stats=stats, scores_covered=_common_scores(parts))
+        info.errors = [error for part in parts for error in part.info.errors]
+        return Part(path, info)
+
+    def store_rewards(self, deadline: QueryDeadline, *, also_few: bool = False) -> None:
+        """Store the rewards from late scores with the rollouts, unless another process is about it."""
+        if not self._missing_rewards(also_few) or not self._rewards_lock.acquire():
+            return
+        try:
+            self._add_published((ROLLOUTS,))  # another process may just have done it
+            missing, parts = self._missing_rewards(also_few), self.parts[ROLLOUTS]
+            for part, changed in self._late_rewards.store(missing, self.covered[SCORES], also_few=also_few):
+                deadline.check()
+                parts[parts.index(part)] = self._publish_if_large(changed)
+                if not self._is_private(part):
+                    self._replaced.add(part.path)
+        finally:
+            self._rewards_lock.release()
+
+    def _missing_rewards(self, also_few: bool) -> dict[tuple[Path, ...], list[Part]]:
+        scores, covered = self.table_parts("scores"), self.covered[SCORES]
+        return self._late_rewards.missing(self.parts[ROLLOUTS], scores, covered, also_few=also_few)
 
     def private_path(self, name: str) -> Path:
         """A new path outside the run."""
@@ -197,16 +262,26 @@ class RunTables:
         for path in self._private.iterdir():
             if path not in folders and path.name != _PROCESSES:
                 path.unlink() if path.is_file() else shutil.rmtree(path)
+        unused = self._replaced - folders
+        self._replaced -= unused
+        remove_parts(unused)
 
-    def _start(self, folder: str, parts: Sequence[Part]) -> None:
+    def _find(self, kind: str) -> list[Part]:
+        """The parts in the caches that are neither known to be damaged nor replaced."""
+        not_used = self._damaged | self._replaced
+        return [part for part in find_parts(self.run, self._reader.info.id, kind) if part.path not in not_used]
+
+    def _start(self, kind: str, parts: Sequence[Part]) -> None:
         """Continue from these parts, as far as they fit together."""
-        self.parts[folder], self.covered[folder] = covering_parts(parts, segment_sizes(self._files, folder))
-        self._cursors.pop(folder, None)
+        self.parts[kind], self.covered[kind] = covering_parts(parts, segment_sizes(self._reader.files, FOLDER_OF[kind]))
+        for error in (error for part in self.parts[kind] for error in part.info.errors):
+            self._on_error(error)
+        self._cursors = {kinds: cursor for kinds, cursor in self._cursors.items() if kind not in kinds}
 
-    def _damaged_parts(self, folder: str, tables: Sequence[str]) -> list[Part]:
+    def _damaged_parts(self, kind: str, tables: Sequence[str]) -> list[Part]:
         """The parts of which a file of these tables is damaged. Each file is verified once."""
         damaged = []
-        for part in self.parts[folder]:
+        for part in self.parts[kind]:
             paths = {table: part.table(table).path for table in tables}
             new = [table for table, path in paths.items() if path not in self._verified]
             if part.is_intact(new):
@@ -216,37 +291,48 @@ class RunTables:
         return damaged
 
     def _drop(self, bad: Sequence[Part]) -> None:
-        """Delete damaged parts; what they covered is read again."""
+        """Delete damaged parts; what they covered is read again, unless another process has made a part of it."""
+        if not bad:
+            return
+        self.expect_changes()
         self._damaged |= {part.path for part in bad}
         remove_parts(part.path for part in bad)
-        for folder in {part.info.folder for part in bad}:
-            self._processes[folder].forget()
-            self._start(folder, [part for part in self.parts[folder] if part not in bad])
+        for kind in {part.info.kind for part in bad}:
+            for kinds, processes in self._processes.items():
+                if kind in kinds:
+                    processes.close()
+            rest = [part for part in self.parts[kind] if part not in bad]
+            known = {part.path for part in rest}
+            self._start(kind, [*rest, *(part for part in self._find(kind) if part.path not in known)])
 
-    def _read(self, folder: str, deadline: QueryDeadline) -> None:
-        """Read new lines into parts: many segments in several processes, and then the rest here."""
-        processes = self._processes[folder]
-        while not processes.start(self.covered[folder]):  # another process makes its parts: use them
-            self._add_published(folder)
-            if self._is_partial and self.parts[folder]:
+    def _read(self, kinds: tuple[str, ...], deadline: QueryDeadline, limits: Mapping[str, int] | None = None) -> None:
+        """Read new lines, up to `limits`, into parts of these kinds, which have covered the same lines by now.
+
+        Many segments are read in several processes, and then the rest here.
+        """
+        [kind, *_] = kinds
+        processes = self._processes[kinds]
+        while not processes.start(self.covered[kind], limits):  # another process makes its parts: use them
+            self._add_published(kinds)
+            if self._is_partial and self.parts[kind]:
                 break
             deadline.check()
             time.sleep(_WAIT_SECONDS)
-        is_partial = self._is_partial and bool(self.parts[folder])
+        is_partial = self._is_partial and bool(self.parts[kind])
         for built in processes.finished(deadline, waits=not is_partial):
-            self._add(folder, built)
+            for error in built.errors:
+                self._report(error)
+            self._add(kinds, built.parts, self.covered[kind] | built.covered)
             if self._on_progress is not None:
                 self._on_progress(self.coverage)
             if self._is_partial and processes.pending:
                 break
-        cursor = self._cursors.get(folder)
-        if cursor is None or cursor.covered != self.covered[folder]:  # or the last statement timed out
-            cursor = self._open_cursor(folder, self.covered[folder], lambda file: file not in processes.pending)
-            self._cursors[folder] = cursor
+        cursor = self._cursor(kinds, limits)
         lines = cursor.read()
+        self._errors.clear()
         is_over = False
         while not is_over:
-            builder = PartBuilder(folder, self._connection, self._report, self._decode_score)
+            builder = PartBuilder(kinds, self._connection, self._report, self._reader.decode_score)
             is_over = True
             for location, line in lines:
                 deadline.check()
@@ -254,48 +340,70 @@ class RunTables:
                 if builder.is_full:
                     is_over = False
                     break
-            part = self._write(folder, builder, cursor.covered)
-            self.parts[folder] += [] if part is None else [self._publish_if_large(part)]
-            self.covered[folder] = dict(cursor.covered)
+            parts = self._write(kinds, builder, cursor.covered)
+            add_errors(parts, self._errors)
+            self._errors.clear()
+            self._add(kinds, parts, cursor.covered)
 
-    def _add_published(self, folder: str) -> None:
+    def _report(self, error: ReadError) -> None:
+        self._errors.append(error)
+        self._on_error(error)
+
+    def _cursor(self, kinds: tuple[str, ...], limits: Mapping[str, int] | None) -> Cursor:
+        """Reads the lines that are left to this process."""
+        cursor, covered = self._cursors.get(kinds), self.covered[kinds[0]]
+        if limits is None and cursor is not None and cursor.covered == covered:  # or the last statement timed out
+            return cursor
+        processes = self._processes[kinds]
+
+        def reads(file: str) -> bool:
+            return file not in processes.pending and (limits is None or covered.get(file, 0) < limits.get(file, 0))
+
+        cursor = self._reader.cursor(FOLDER_OF[kinds[0]], covered, reads, limits, self._errors.append)
+        if limits is None:
+            self._cursors[kinds] = cursor
+        return cursor
+
+    def _add_published(self, kinds: tuple[str, ...]) -> None:
         """Use parts that another process has made since the last look."""
-        known = self._damaged | {part.path for part in self.parts[folder]}
-        new = [part for part in find_parts(self.run, self._run_id, folder) if part.path not in known]
-        if new:
-            self._start(folder, [*self.parts[folder], *new])
-            self._drop(self._damaged_parts(folder, TABLES_OF[folder]))
+        for kind in kinds:
+            known = {part.path for part in self.parts[kind]}
+            new = [part for part in self._find(kind) if part.path not in known]
+            if new:
+                self._start(kind, [*self.parts[kind], *new])
+                self._drop(self._damaged_parts(kind, TABLES_OF[kind]))
         if self._on_progress is not None:
             self._on_progress(self.coverage)
 
-    def _add(self, folder: str, built: BuiltPart) -> None:
-        for error in built.errors:
-            self._report(error)
-        self.parts[folder] += [] if built.part is None else [self._publish_if_large(built.part)]
-        self.covered[folder] |= built.covered
+    def _add(self, kinds: tuple[str, ...], parts: Iterable[Part], covered: Mapping[str, int]) -> None:
+        """Use new parts of these kinds."""
+        for part in parts:
+            self.parts[part.info.kind].append(self._publish_if_large(part))
+        for kind in kinds:
+            self.covered[kind] = dict(covered)
 
-    def _write(self, folder: str, builder: PartBuilder, covered: dict[str, int]) -> Part | None:
-        """The part of some lines, if it has rows, or if so many lines gave no rows that it saves time to know that."""
-        before = {file: last for file, (_, last) in _joined_ranges(self.parts[folder]).items()}
+    def _write(self, kinds: tuple[str, ...], builder: PartBuilder, covered: dict[str, int]) -> list[Part]:
+        """The parts of some lines, if they have rows, or if there are so many that it saves time to know that."""
+        before = {file: last for file, (_, last) in _joined_ranges(self.parts[kinds[0]]).items()}
         ranges = ranges_between(before, covered)
-        part = builder.write(self.private_path(folder), ranges)
-        if part is None and sum(last - first for first, last in ranges.values()) >= MIN_CACHED_BYTES:
-            part = self.merge(folder, (), ranges)
-        return part
+        parts = builder.write(self.private_path("lines"), ranges)
+        if not parts and sum(last - first for first, last in ranges.values()) >= MIN_CACHED_BYTES:
+            parts = [self.merge(kind, (), ranges) for kind in kinds]
+        return parts
 
-    def _merge_small_parts(self, folder: str, deadline: QueryDeadline) -> None:
+    def _merge_small_parts(self, kind: str, deadline: QueryDeadline) -> None:
         """Merge small neighbours, so that there are few parts and each row is rewritten only a few times."""
-        for group in self._neighbours(folder):
+        for group in self._neighbours(kind):
             deadline.check()
-            merged = self._publish_if_large(self.merge(folder, group))
-            first = self.parts[folder].index(group[0])
-            self.parts[folder][first : first + len(group)] = [merged]
+            merged = self._publish_if_large(self.merge(kind, group))
+            first = self.parts[kind].index(group[0])
+            self.parts[kind][first : first + len(group)] = [merged]
 
-    def _neighbours(self, folder: str) -> list[list[Part]]:
+    def _neighbours(self, kind: str) -> list[list[Part]]:
         """Runs of consecutive private parts, from the newest on, each not much larger than those after it together."""
         groups: list[list[Part]] = []
         size = 0
-        for part in reversed(self.parts[folder]):
+        for part in reversed(self.parts[kind]):
             if not self._is_private(part):
                 groups.append([])
             elif groups and groups[-1] and part.size <= 2 * size and part.size + size <= MERGE_BYTES:
@@ -307,10 +415,23 @@ class RunTables:
         return [group for group in groups if len(group) > 1]
 
     def _publish_if_large(self, part: Part) -> Part:
-        return self.publish(part) if part.size >= MIN_CACHED_BYTES else part
+        is_large = part.size >= MIN_CACHED_BYTES or max(part.info.stats.rows.values(), default=0) >= MIN_CACHED_ROWS
+        return self.publish(part) if is_large else part
 
     def _is_private(self, part: Part) -> bool:
         return part.path.parent not in self._cache_folders
+
+
+_STORED_REWARDS = """(
+    select id as rollout, any_value(reward) as value, any_value(reward_order) as reward_order from {}
+    where reward_order is not null group by id
+)"""
+
+
+def _common_scores(parts: Sequence[Part]) -> dict[str, int]:
+    """Up to where the rewards of all these parts include scores."""
+    covered = [part.info.scores_covered for part in parts]
+    return {file: min(one.get(file, 0) for one in covered) for file in set().union(*covered)}
 
 
 def _joined_ranges(parts: Iterable[Part]) -> Ranges:

@@ -42,7 +42,7 @@ def small_part(
     columns = ArrowTable(SMALL_TABLES[table])
     columns.append({name: [row[name] for row in rows] for name in SMALL_TABLES[table]})
     write_arrow_table(connection, columns, path)
-    return ParquetPart(path, PartInfo(folder="", ranges={}, stats=RowStats(rows={table: len(rows)})))
+    return ParquetPart(path, PartInfo(ranges={}, stats=RowStats(rows={table: len(rows)})))
 
 
 def _run_row(path: Path, info: RunInfo) -> dict[str, Any]:

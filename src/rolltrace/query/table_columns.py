@@ -21,7 +21,7 @@ from rolltrace.query.table_schema import (
     RecordColumns,
 )
 from rolltrace.store.cursor import LineLocation, record_read_error
-from rolltrace.store.layout import ROLLOUTS
+from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.read_errors import ReadError
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout
@@ -157,10 +157,14 @@ _rollouts = _RecordTable(
     ("v",),
     {"steps": _steps.struct, "messages": _messages.struct, "calls": _calls.struct, "sampling": msgspec.Raw},
 )
+_usage_only = _line_struct(Step, (), {"usage": _RecordTable._part_struct(STEP_FIELDS, "usage")})
+_rollouts_only = _RecordTable(ROLLOUT_FIELDS, ("v",), {"steps": _usage_only})
 _scores = _RecordTable(SCORE_FIELDS, ("v",), {"calls": _calls.struct})
 _GROUP_FIELDS = GroupKey.__struct_fields__
+_TOKENS = ("prompt_tokens", "completion_tokens")
 
 _rollout_decoder = msgspec.json.Decoder(_rollouts.struct)
+_rollouts_only_decoder = msgspec.json.Decoder(_rollouts_only.struct)
 _score_decoder = msgspec.json.Decoder(_scores.struct)
 
 
@@ -207,15 +211,25 @@ class LineTables(msgspec.Struct):
     """The lines that are not records of the folder."""
 
 
-def read_tables(folder: str, lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore) -> LineTables:
-    """Decode lines into columns. Raises `ValueError` if a free-form value in one of them is nested too deeply."""
-    decoder = _rollout_decoder if folder == ROLLOUTS else _score_decoder
-    decode_whole: Callable[[bytes], Any] = decode_rollout if folder == ROLLOUTS else decode_score
+def read_tables(
+    kinds: tuple[str, ...], lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore
+) -> LineTables:
+    """Decode lines into columns. Raises `ValueError` if a free-form value in one of them is nested too deeply.
+
+    For rollouts alone, their texts are skipped. Other kinds are of tables that need whole lines.
+    """
+    if kinds == (ROLLOUTS,):
+        decoder, make_tables = _rollouts_only_decoder, _rollouts_only_tables
+    elif kinds == (SCORES,):
+        decoder, make_tables = _score_decoder, _score_tables
+    else:
+        decoder, make_tables = _rollout_decoder, _rollout_tables
+    decode_whole: Callable[[bytes], Any] = decode_score if kinds == (SCORES,) else decode_rollout
     records, locations, errors = [], [], []
     for line, location in lines:
         try:
             record = _read(decoder, line)
-            if record.calls and any(call.quotes for call in record.calls):
+            if kinds != (ROLLOUTS,) and record.calls and any(call.quotes for call in record.calls):
                 _restore_quotes(record.calls, decode_whole(line).calls)
         except RecordError as error:
             errors.append(record_read_error(location, error))
@@ -223,17 +237,34 @@ def read_tables(folder: str, lines: Iterable[tuple[bytes, LineLocation]], decode
             records.append(record)
             locations.append(location)
     stats = RowStats()
-    columns = (_rollout_tables if folder == ROLLOUTS else _score_tables)(records, locations, stats) if records else {}
-    return LineTables(columns, stats, errors)
+    return LineTables(make_tables(records, locations, stats) if records else {}, stats, errors)
+
+
+def _rollouts_only_tables(
+    records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats
+) -> dict[str, Columns]:
+    rollouts = _rollout_columns(_rollouts_only, records, locations, stats)
+    usages = [step.usage for record in records for step in record.steps]
+    for name in _TOKENS:
+        values = [None if usage is None else getattr(usage, name) for usage in usages]
+        rollouts[name] = _sums(values, rollouts["steps"])
+    return {"rollouts": rollouts}
+
+
+def _rollout_columns(
+    table: _RecordTable, records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats
+) -> Columns:
+    rollouts = {**table.columns(records), **_location_columns(locations)}
+    stats.sessions = set(rollouts["session"])
+    stats.has_retries = any(rollouts["attempt"])
+    return rollouts
 
 
 def _rollout_tables(records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats) -> dict[str, Columns]:
-    rollouts = {**_rollouts.columns(records), **_location_columns(locations)}
-    stats.sessions = set(rollouts["session"])
-    stats.has_retries = any(rollouts["attempt"])
+    rollouts = _rollout_columns(_rollouts, records, locations, stats)
     steps, messages = _step_and_message_columns(records, rollouts)
     stats.responses = len(steps["_position"]) - steps["_position"].count(None)
-    for name in ("prompt_tokens", "completion_tokens"):
+    for name in _TOKENS:
         rollouts[name] = _sums(steps[name], rollouts["steps"])
     return {
         "rollouts": rollouts,

@@ -16,7 +16,7 @@ from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 
-ROW_VERSION = 11
+ROW_VERSION = 12
 """Changes if rows are made in another way from the same records; what was derived under another number is not used."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
@@ -150,14 +150,13 @@ STORED_COLUMNS: dict[str, dict[str, str]] = {
 LAYOUT_VERSION = zlib.crc32(f"{ROW_VERSION} {STORED_COLUMNS}".encode())
 """Changes with every column, so that files that were derived with other columns are not used."""
 
-FOLDER_OF = {
-    "rollouts": ROLLOUTS, "steps": ROLLOUTS, "other_messages": ROLLOUTS, "calls": ROLLOUTS,
-    "scores": SCORES, "score_calls": SCORES,
-}  # fmt: skip
-"""The folder of the run that a table is made from."""
-
-TABLES_OF = {folder: [table for table in FOLDER_OF if FOLDER_OF[table] == folder] for folder in (ROLLOUTS, SCORES)}
-"""By folder, the tables that are made from its lines."""
+TEXTS = "texts"
+TABLES_OF = {ROLLOUTS: ("rollouts",), TEXTS: ("steps", "other_messages", "calls"), SCORES: ("scores", "score_calls")}
+"""By kind of part, its tables. Those of texts take most of the time, and few statements need them."""
+KIND_OF = {table: kind for kind, tables in TABLES_OF.items() for table in tables}
+KINDS_OF = {ROLLOUTS: (ROLLOUTS, TEXTS), SCORES: (SCORES,)}
+"""By folder of a run, the kinds of parts that are made from its lines."""
+FOLDER_OF = {kind: folder for folder, kinds in KINDS_OF.items() for kind in kinds}
 
 SMALL_TABLES: dict[str, dict[str, str]] = {
     "runs": {**RUN_FIELDS.sql_types, "path": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR"},

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import create_duplicates_table
 from rolltrace.query.part_writer import empty_query, parquet_source
-from rolltrace.query.parts import ParquetPart
+from rolltrace.query.parts import ParquetPart, newer_scores
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
@@ -176,10 +176,7 @@ def _create_lates(
     connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], scores: Sequence[ParquetPart]
 ) -> list[str | None]:
     """For each part, a table of the rewards from scores that are newer than the part; None if no such score exists."""
-    rewards = [score for score in scores if score.info.stats.rewards]
-    lates = [
-        tuple(score.path for score in rewards if not _is_within(score, part.info.scores_covered)) for part in parts
-    ]
+    lates = [tuple(score.path for score in newer_scores(part.info, scores)) for part in parts]
     names = {paths: f"{name}_{number}" for number, paths in enumerate(dict.fromkeys(filter(None, lates)))}
     for paths, table in names.items():
         stored = [
@@ -188,10 +185,6 @@ def _create_lates(
         latest = select_latest_rewards(parquet_source(paths), parquet_source(stored) if stored else None)
         connection.execute(f"create table {table} as {latest}")
     return [names.get(paths) for paths in lates]
-
-
-def _is_within(scores: ParquetPart, covered: Mapping[str, int]) -> bool:
-    return all(last <= covered.get(file, 0) for file, (_, last) in scores.info.ranges.items())
 
 
 def _select_rollouts(

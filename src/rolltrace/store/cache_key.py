@@ -8,9 +8,9 @@ import secrets
 from functools import cache
 from pathlib import Path
 
-from rolltrace.errors import StorageError
+from rolltrace.errors import ChecksumError, StorageError
 from rolltrace.store.layout import CACHE
-from rolltrace.store.safe_files import open_regular, refuse_link, unfinished_file
+from rolltrace.store.safe_files import open_regular, publish_file, refuse_link, unfinished_file
 
 ENVIRONMENT_KEY = "ROLLTRACE_CACHE_KEY"
 """The environment variable with the key that a team shares; any text."""
@@ -25,9 +25,30 @@ def sign(data: bytes, context: str = "") -> bytes:
     return hashlib.blake2b(prefix + data, key=_key(), digest_size=SIGNATURE_LENGTH // 2).hexdigest().encode()
 
 
-def verify(data: bytes, signature: bytes, context: str = "") -> bool:
-    """Whether these bytes were signed with the user's key, for this context."""
-    return hmac.compare_digest(sign(data, context), signature)
+def add_signature(data: bytes, context: str) -> bytes:
+    """A signature, and the bytes that it is of."""
+    return sign(data, context) + data
+
+
+def check_signature(signed: bytes, context: str) -> bytes:
+    """The bytes after a signature; raises `ChecksumError` unless it is of the user's key, for this context."""
+    signature, data = signed[:SIGNATURE_LENGTH], signed[SIGNATURE_LENGTH:]
+    if not hmac.compare_digest(sign(data, context), signature):
+        raise ChecksumError("Expected bytes that were signed with the user's key.")
+    return data
+
+
+def read_signed(path: Path, context: str, max_bytes: int) -> bytes:
+    """The bytes of a file after its signature; raises `ChecksumError` or `OSError`."""
+    with open_regular(path) as file:
+        return check_signature(file.read(max_bytes), context)
+
+
+def publish_signed(folder: Path, name: str, data: bytes, context: str) -> None:
+    """Put a signed file into a cache folder. It is not synced: damage by a power loss is detected."""
+    with unfinished_file(make_cache_folder(folder) / f".{name}-{secrets.token_hex(8)}") as unfinished:
+        unfinished.write_bytes(add_signature(data, context))
+        publish_file(unfinished, folder / name, sync=False)
 
 
 def cache_folders(run: Path, run_id: str) -> list[Path]:

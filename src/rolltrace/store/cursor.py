@@ -1,7 +1,9 @@
 """Reads the lines of a folder of segments, each once, and continues where it stopped."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -49,7 +51,8 @@ class Cursor:
 
     `covered` has, by file, how many bytes were read; `read` advances it. Lines that are damaged, torn or of a newer
     version are skipped and reported, once. A torn line may be one that is being written, so after each file
-    `on_read` is called with the file and the offset up to which it was read. It skips files for which `reads` is false.
+    `on_read` is called with the file and the offset up to which it was read. It skips files for which `reads` is false,
+    and what is beyond the `limits`, by file, if there are any.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Cursor:
         covered: Mapping[str, int] | None = None,
         on_read: Callable[[str, int], object] = lambda _file, _end: None,
         reads: Callable[[str], bool] = lambda _file: True,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -67,6 +71,7 @@ class Cursor:
         self._on_read = on_read
         self.covered: dict[str, int] = dict(covered or {})
         self._reads = reads
+        self._limits = limits
         self._finished: set[str] = set()  # compressed and read to the end
         self._reported: set[tuple[str, int | str]] = set()
 
@@ -148,6 +153,7 @@ class Cursor:
     def _read_segment(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = segment.file
         start = self.covered.get(file, 0)
+        limit = sys.maxsize if self._limits is None else self._limits.get(file, 0)
         torn = None
         try:
             if segment.is_compressed and start and segment.declared_size == start:  # it was read to the end
@@ -161,7 +167,8 @@ class Cursor:
                     ReadError(shown, segment.size, f"Expected at least {start} bytes: it was truncated or replaced.")
                 )
                 return
-            for line, data in self._validated(split_lines(segment.blocks(start)), segment, shown):
+            lines = self._validated(split_lines(segment.blocks(start)), segment, shown)
+            for line, data in takewhile(lambda one: one[0].end <= limit, lines):
                 if line.error == TORN:
                     torn = line
                     break

@@ -16,15 +16,16 @@ import msgspec
 from xxhash import xxh3_64_digest
 
 from rolltrace.errors import ChecksumError
-from rolltrace.store.cache_key import SIGNATURE_LENGTH, make_cache_folder, sign, verify
+from rolltrace.store.cache_key import add_signature, check_signature, make_cache_folder
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.safe_files import open_regular, publish_file, remove_abandoned_files, unfinished_file
 
 _UNFINISHED_NAME = re.compile(r"\.ids-[0-9a-f]{16}")
-_MAGIC = b"rt-ids\0\1"
-_PREAMBLE = struct.Struct(">8sQ32s")
-"""The magic number with the version, then the length and the digest of the header. Its signature follows."""
+_MAGIC = b"rt-ids\0\2"
+_PREAMBLE = struct.Struct(">8sQ")
+"""The magic number with the version, then the length of the header with its signature, which follows."""
+_MAX_HEADER_BYTES = 64 << 20
 _ENTRY = struct.Struct(">16s8sQI")
 """The hashes of a rollout's id and of a file's name, then the offset and length of a line. Entries sort as bytes."""
 _BLOCK_BYTES = 128 * _ENTRY.size
@@ -103,8 +104,8 @@ class IndexHeader(msgspec.Struct):
 class IdIndexFile:
     """An index file that is open for reading; it stays readable if it is deleted.
 
-    Everything that is read is verified: the signature first, then the header, and each block by its digest in the
-    header. `ChecksumError` means that the file is damaged, or not signed with the user's key for this context.
+    Everything that is read is verified: the header by its signature, and each block by its digest in the header.
+    `ChecksumError` means that the file is damaged, or not signed with the user's key for this context.
     """
 
     def __init__(self, path: Path, context: str) -> None:
@@ -112,17 +113,13 @@ class IdIndexFile:
         file = open_regular(path)
         self.close = weakref.finalize(self, file.close)
         self._descriptor = file.fileno()
-        start = os.pread(self._descriptor, _PREAMBLE.size + SIGNATURE_LENGTH, 0)
-        preamble, signature = start[: _PREAMBLE.size], start[_PREAMBLE.size :]
-        if not verify(preamble, signature, context):
-            raise ChecksumError(f"Expected a signature of the user's key in {path}.")
-        magic, length, digest = _PREAMBLE.unpack(preamble)
-        header = os.pread(self._descriptor, length, len(start))
-        if magic != _MAGIC or _digest(header, len(digest)) != digest:
-            raise ChecksumError(f"Expected an undamaged header of this version in {path}.")
+        magic, length = _PREAMBLE.unpack(os.pread(self._descriptor, _PREAMBLE.size, 0).ljust(_PREAMBLE.size))
+        if magic != _MAGIC or length > _MAX_HEADER_BYTES:
+            raise ChecksumError(f"Expected an index of this version in {path}.")
+        header = check_signature(os.pread(self._descriptor, length, _PREAMBLE.size), context)
         self.header = msgspec.msgpack.decode(header, type=IndexHeader)
         self._blocks = range(len(self.header.blocks) // _SUMMARY_BYTES)
-        self._first_block = len(start) + length
+        self._first_block = _PREAMBLE.size + length
         self.count = (os.fstat(self._descriptor).st_size - self._first_block) // _ENTRY.size
         """The number of entries."""
 
@@ -159,15 +156,13 @@ def write_index_file(
     data = b"".join(entries)
     blocks = (data[first : first + _BLOCK_BYTES] for first in range(0, len(data), _BLOCK_BYTES))
     header.blocks = b"".join(block[:_ID_BYTES] + _digest(block) for block in blocks)
-    encoded = msgspec.msgpack.encode(header)
-    preamble = _PREAMBLE.pack(_MAGIC, len(encoded), _digest(encoded, 32))
-    signature = sign(preamble, context)
+    signed = add_signature(msgspec.msgpack.encode(header), context)
     remove_abandoned_files(make_cache_folder(folder), _UNFINISHED_NAME)
     with unfinished_file(folder / f".ids-{secrets.token_hex(8)}") as unfinished:
         with unfinished.open("xb") as file:
-            file.writelines((preamble, signature, encoded, data))
+            file.writelines((_PREAMBLE.pack(_MAGIC, len(signed)), signed, data))
         opened = IdIndexFile(unfinished, context)  # before another process can merge and delete it
-        opened.path = folder / f"ids-{kind}-{signature[:16].hex()}.index"
+        opened.path = folder / f"ids-{kind}-{signed[:16].hex()}.index"
         publish_file(unfinished, opened.path, sync=False)  # damage by a power loss is detected
     return opened
 
@@ -181,5 +176,5 @@ def find_files(folder: Path, kind: str) -> list[Path]:
         return []
 
 
-def _digest(data: bytes, length: int = _DIGEST_BYTES) -> bytes:
-    return hashlib.blake2b(data, digest_size=length).digest()
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -79,10 +79,20 @@ class RunReader:
         return read_blob(self.files, name)
 
     def cursor(
-        self, folder: str, covered: Mapping[str, int] | None = None, reads: Callable[[str], bool] = lambda _file: True
+        self,
+        folder: str,
+        covered: Mapping[str, int] | None = None,
+        reads: Callable[[str], bool] = lambda _file: True,
+        limits: Mapping[str, int] | None = None,
+        on_error: Callable[[ReadError], object] = lambda _error: None,
     ) -> Cursor:
         """The lines of a folder that `covered` does not include. What cannot be read is added to the read errors."""
-        return Cursor(self.files, folder, self._errors.report, covered, self._errors.clear_transient, reads)
+
+        def report(error: ReadError) -> None:
+            on_error(error)
+            self._errors.report(error)
+
+        return Cursor(self.files, folder, report, covered, self._errors.clear_transient, reads, limits)
 
     def read_line(self, location: LineLocation) -> bytes:
         """The line at a location; raises if its checksum is wrong."""

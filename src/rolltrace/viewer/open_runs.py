@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
+from rolltrace.query.list_numbers import stamp_files
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_listing import MAX_BYTES, RunFinder
 from rolltrace.query.run_state import SILENT_SECONDS
 from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
-from rolltrace.store.run_files import LocalFiles
 from rolltrace.viewer.columns import query_measures
 from rolltrace.viewer.schemas import Measure
 
@@ -83,8 +83,8 @@ class LruCache:
                 self._bytes -= self._values.popitem(last=False)[1][1]
 
 
-class FileStamp(NamedTuple):
-    """The state of a run's files, by their names, sizes and times."""
+class RunStamp(NamedTuple):
+    """The state of a run's files."""
 
     identity: str
     """Changes if another run is put at the same path."""
@@ -105,7 +105,7 @@ class FoundRun(NamedTuple):
     """A run below the folder."""
 
     path: Path
-    stamp: FileStamp
+    stamp: RunStamp
 
 
 class _Scanned(NamedTuple):
@@ -166,22 +166,11 @@ class RunFolder:
         return os.fsencode(relative.as_posix()).decode("utf-8", "backslashreplace")
 
 
-def _stamp(run: Path) -> FileStamp:
-    identity, data, everything = _identity(run), hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
-    newest, size = 0.0, 0
-    for folder in (ROLLOUTS, SCORES, LEDGER):
-        files = LocalFiles(run).existing(folder)
-        for name, length, changed, _ in files:
-            file = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
-            everything.update(file)
-            if folder != LEDGER or len(files) > 1:
-                data.update(file)
-            if folder == ROLLOUTS:
-                size += length
-            newest = max(newest, changed / 1e9)
-    is_recent = abs(time.time() - newest) < LIVE_SECONDS
-    revision = f"{identity[:8]}{everything.hexdigest()}{'+' if is_recent else ''}"
-    return FileStamp(identity, f"{identity[:8]}{data.hexdigest()}", revision, size)
+def _stamp(run: Path) -> RunStamp:
+    identity, files = _identity(run), stamp_files(run)
+    is_recent = abs(time.time() - files.changed_at) < LIVE_SECONDS
+    revision = f"{identity[:8]}{files.files}{'+' if is_recent else ''}"
+    return RunStamp(identity, f"{identity[:8]}{files.data}", revision, files.bytes)
 
 
 def _changed_at(folder: str) -> int:
@@ -204,7 +193,7 @@ def _identity(run: Path) -> str:
     return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
 
 
-def revision_of(stamp: FileStamp, coverage: float) -> str:
+def revision_of(stamp: RunStamp, coverage: float) -> str:
     """The revision of a run of which a part was read."""
     return stamp.revision if coverage == 1 else f"{stamp.revision}~{coverage:.6f}"
 
@@ -212,7 +201,7 @@ def revision_of(stamp: FileStamp, coverage: float) -> str:
 class OpenRun:
     """One run that is open. Any thread may use it."""
 
-    def __init__(self, key: str, path: Path, stamp: FileStamp, cache: LruCache, partial: bool) -> None:
+    def __init__(self, key: str, path: Path, stamp: RunStamp, cache: LruCache, partial: bool) -> None:
         self.key = key
         self.path = path
         self.identity = stamp.identity
@@ -222,6 +211,7 @@ class OpenRun:
         self.users = 0
         self.run: Run = open_run(path, memory=_MEMORY, threads=_THREADS, partial=partial)
         """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
+        self.run.revision = lambda: self.stamp.data  # many requests follow a change, which is read once
         self._cache = cache
 
     def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
@@ -302,7 +292,7 @@ class OpenRuns:
                 if not one.users:
                     one.close()
 
-    def _open(self, key: str, path: Path, stamp: FileStamp, evicted: list[OpenRun]) -> OpenRun:
+    def _open(self, key: str, path: Path, stamp: RunStamp, evicted: list[OpenRun]) -> OpenRun:
         """The open run; runs that are replaced or make room for it are added to `evicted`."""
         run = self._opened.get(key)
         if run is None or run.identity != stamp.identity or run.path != path:

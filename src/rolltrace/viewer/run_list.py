@@ -16,7 +16,7 @@ from rolltrace.query.run_listing import ListedRun, NumbersReader, describe_run, 
 from rolltrace.query.run_state import RunState
 from rolltrace.store.reader import RunReader
 from rolltrace.version import __version__
-from rolltrace.viewer.open_runs import FileStamp, OpenRuns
+from rolltrace.viewer.open_runs import OpenRuns, RunStamp
 from rolltrace.viewer.schemas import RunListEntry, RunsResponse
 
 MAX_RUNS = 2_000
@@ -64,7 +64,7 @@ class RunList:
         """The entry of one run."""
         return self._entry(key, *self._library.folder.find(key), NumbersReader())
 
-    def _entry(self, key: str, path: Path, stamp: FileStamp, numbers: NumbersReader) -> RunListEntry:
+    def _entry(self, key: str, path: Path, stamp: RunStamp, numbers: NumbersReader) -> RunListEntry:
         with self._lock:
             revision, known = self._cache.get(key, ("", None))
         if known is not None and revision == stamp.revision and (not known.is_pending or numbers.is_over):

@@ -1,0 +1,105 @@
+"""Stores the rewards from late scores with the rollouts, so that statements need not join them."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rolltrace.query.part_writer import copy_to_parquet, parquet_source
+from rolltrace.query.parts import ParquetPart, Part, newer_scores
+from rolltrace.query.score_order import select_latest_rewards
+from rolltrace.query.views import groups_query, unshared_rollouts_query
+from rolltrace.store.layout import ROLLOUTS
+
+if TYPE_CHECKING:
+    import duckdb
+
+MAX_JOINED = 8
+"""If one of so many rollouts has a late reward, these are stored with the rollouts; fewer are joined by statements."""
+
+
+class LateRewards:
+    """Makes parts of one run's rollouts that include late rewards."""
+
+    def __init__(self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path]) -> None:
+        self._connection = connection
+        self._new_path = new_path
+        self._few: set[tuple[tuple[Path, ...], ...]] = set()
+        """Files of scores, and of parts of rollouts that have few rewards of them."""
+
+    def missing(
+        self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int], *, also_few: bool
+    ) -> dict[tuple[Path, ...], list[Part]]:
+        """The parts that may lack many rewards, by the files of scores with these. `covered`: how far scores were read.
+
+        If only few rollouts have late rewards, to store them costs more than it saves: they count only if `also_few`.
+        """
+        by_scores: dict[tuple[Path, ...], list[Part]] = {}
+        for part in parts:
+            newer = tuple(one.path for one in newer_scores(part.info, scores))
+            if newer and part.info.stats.rows:
+                by_scores.setdefault(newer, []).append(part)
+            else:
+                part.info.scores_covered = dict(covered)
+        rewards = {one.path: one.info.stats.rewards for one in scores}
+        return {
+            files: own
+            for files, own in by_scores.items()
+            if also_few or (sum(rewards[file] for file in files) >= _enough(own) and _key(files, own) not in self._few)
+        }
+
+    def store(
+        self, missing: Mapping[tuple[Path, ...], list[Part]], covered: Mapping[str, int], *, also_few: bool
+    ) -> Iterator[tuple[Part, Part]]:
+        """Each part that lacks rewards with a new one that has them."""
+        for files, own in missing.items():
+            if self._create_late(files, own) >= _enough(own) or also_few:
+                yield from ((part, self._with_rewards(part, covered)) for part in own)
+            else:
+                self._few.add(_key(files, own))
+
+    def _create_late(self, scores: Iterable[Path], parts: Sequence[Part]) -> int:
+        """Create a table of the rewards from these scores for the rollouts of some parts; returns their number."""
+        rollouts = parquet_source(part.table(ROLLOUTS).path for part in parts)
+        own = f"(from {parquet_source(scores)} s semi join {rollouts} r on r.id = s.rollout)"
+        stored = [part.table(ROLLOUTS).path for part in parts if part.info.scores_covered]
+        latest = select_latest_rewards(own, parquet_source(stored) if stored else None)
+        self._connection.execute(f"create or replace temp table late as {latest}")
+        [(count,)] = self._connection.execute("select count(*) from late").fetchall()
+        return int(count)
+
+    def _with_rewards(self, part: Part, covered: Mapping[str, int]) -> Part:
+        """The rollouts of a part with the rewards of the table."""
+        path = self._new_path(ROLLOUTS)
+        path.mkdir()
+        query = f"""
+            select r.* replace (
+                case when late.rollout is null then r.reward else late.value end as reward,
+                coalesce(late.reward_order, r.reward_order) as reward_order
+            ) from {parquet_source([part.table(ROLLOUTS).path])} r left join late on late.rollout = r.id
+        """
+        copy_to_parquet(self._connection, query, path / f"{ROLLOUTS}.parquet")
+        stats = msgspec.structs.replace(part.info.stats, rows={ROLLOUTS: part.info.stats.rows[ROLLOUTS]})
+        changed = Part(path, msgspec.structs.replace(part.info, stats=stats, scores_covered=dict(covered), digests={}))
+        if "groups" in part.info.stats.rows:
+            add_groups(self._connection, changed)
+        return changed
+
+
+def _enough(parts: Iterable[Part]) -> float:
+    return sum(part.info.stats.rows[ROLLOUTS] for part in parts) / MAX_JOINED
+
+
+def _key(files: tuple[Path, ...], parts: Iterable[Part]) -> tuple[tuple[Path, ...], ...]:
+    return files, tuple(part.path for part in parts)
+
+
+def add_groups(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
+    """Store the groups of a part that has all rollouts."""
+    if not part.info.stats.rows.get(ROLLOUTS):
+        return
+    groups = part.table("groups")
+    copy_to_parquet(connection, groups_query(unshared_rollouts_query(part.table(ROLLOUTS))), groups.path)
+    [(count,)] = connection.execute(f"select count(*) from {parquet_source([groups.path])}").fetchall()
+    part.info.stats.rows["groups"] = count
