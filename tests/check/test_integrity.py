@@ -10,6 +10,7 @@ from rolltrace.check.audit_registry import built_in_audits
 from rolltrace.check.check_run import check_run
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
+from rolltrace.trace.codec import utc_now
 from rolltrace.trace.field_types import Counts
 from segments import edit_run_info
 
@@ -127,8 +128,13 @@ def refuse_some(run):
     run.forge(run.ledger, -1, dispatched=6, unrecordable={"not one line": 1})
 
 
+def now():
+    """The moment at which a session that still runs last wrote its ledger."""
+    return utc_now().isoformat()
+
+
 def die_in_flight(run):
-    run.forge(run.ledger, -1, dispatched=7, in_flight=2, closed=False)
+    run.forge(run.ledger, -1, dispatched=7, in_flight=2, closed=False, written_at=now())
 
 
 def close_in_flight(run):
@@ -136,7 +142,7 @@ def close_in_flight(run):
 
 
 def never_close(run):
-    run.forge(run.ledger, -1, closed=False)
+    run.forge(run.ledger, -1, closed=False, written_at=now())
 
 
 def lose_the_ledger(run):
