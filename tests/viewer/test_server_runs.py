@@ -59,6 +59,17 @@ def make(path: Path, count: int = 3, **fields: Any) -> list[str]:
         return [write(writer, index=index, **fields) for index in range(count)]
 
 
+def test_a_scan_that_had_to_wait_is_not_repeated_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A busy machine, on which looking for changes takes long but costs little, does not make answers old."""
+    folder = open_runs.RunFolder(tmp_path)
+    scan = folder._scan
+    monkeypatch.setattr(folder, "_scan", lambda now: (time.sleep(0.1), scan(now)))
+    folder.runs()
+    make(tmp_path / "run")
+    time.sleep(open_runs.RESCAN_SECONDS)
+    assert "run" in folder.runs()
+
+
 def test_a_growing_run_is_followed(library: OpenRuns, ask_it: Any):
     """Each rollout and each late score changes the revision and is in the next answer; so is the end of the run."""
     path = library.folder.path / "growing"

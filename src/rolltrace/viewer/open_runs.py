@@ -131,11 +131,11 @@ class RunFolder:
     def runs(self) -> dict[str, FoundRun]:
         """The runs, by key."""
         with self._lock:
-            started = time.monotonic()
-            if started >= self._next_scan:
-                self._scan(started)
-                now = time.monotonic()
-                self._next_scan = now + RESCAN_SECONDS * max(1.0, (now - started) / _SCAN_SECONDS)
+            if time.monotonic() >= self._next_scan:
+                before = time.thread_time()  # not the time on the clock: a busy machine must not make answers old
+                self._scan(time.monotonic())
+                pause = RESCAN_SECONDS * max(1.0, (time.thread_time() - before) / _SCAN_SECONDS)
+                self._next_scan = time.monotonic() + pause
             return self._runs
 
     def _scan(self, now: float) -> None:
