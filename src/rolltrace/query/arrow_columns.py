@@ -4,7 +4,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from nanoarrow._array import CArray
 
 Values = Sequence[Any]
+Parts = tuple[list[Any], list["CArray"]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_NESTED = ("VARCHAR[]", NUMBER_MAP, COUNTS)
 _NULL = b"null"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -83,7 +83,7 @@ def _arrow_type(kind: str) -> "Schema":
     }[kind]()
 
 
-def _array(kind: str, count: int, *buffers: Any, nulls: int = 0, children: Iterable[Any] = ()) -> "CArray":
+def _array(kind: str, count: int, buffers: Iterable[Any], children: Iterable[Any] = (), nulls: int = 0) -> "CArray":
     import nanoarrow
 
     return nanoarrow.c_array_from_buffers(
@@ -103,28 +103,29 @@ def _column(kind: str, values: Values) -> "CArray":
     if kind == "JSON":
         values = [None if value is None or _is_null(value) else value for value in values]
         nulls = values.count(None)
-    validity = None
-    if nulls:
-        validity = _bitmap([value is not None for value in values])
-        values = [_DEFAULTS[kind] if value is None else value for value in values]
-    return _BUILDERS[kind](kind, values, validity, nulls)
+    if not nulls:
+        return _build(kind, values)
+    validity = _bitmap([value is not None for value in values])
+    return _build(kind, [_DEFAULTS[kind] if value is None else value for value in values], validity, nulls)
 
 
 @lru_cache(maxsize=256)
 def _default_column(kind: str, count: int, *, is_null: bool) -> "CArray":
-    validity = bytes((count + 7) // 8) if is_null else None
-    return _BUILDERS[kind](kind, [_DEFAULTS[kind]] * count, validity, count if is_null else 0)
+    values = [_DEFAULTS[kind]] * count
+    return _build(kind, values, bytes((count + 7) // 8), count) if is_null else _build(kind, values)
 
 
 def _constant_column(kind: str, value: Any, count: int) -> "CArray":
-    if kind == "VARCHAR":
-        data = value.encode()
-    elif _is_null(value):
+    if kind == "JSON" and _is_null(value):
         return _default_column(kind, count, is_null=True)
-    else:
-        data = bytes(value)
-        _check_text(data)
-    return _array(kind, count, None, _even_offsets(len(data), count), data * count)
+    [_, data], _ = _BUILDERS[kind]([value])
+    return _array(kind, count, [None, _even_offsets(len(data), count), data * count])
+
+
+def _build(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
+    """The array of values without None; where the bitmap `validity` has no bit, they are null."""
+    buffers, children = _BUILDERS[kind](values)
+    return _array(kind, len(values), [validity, *buffers], children, nulls)
 
 
 def _is_null(value: Any) -> bool:
@@ -136,27 +137,6 @@ def _bitmap(bits: Sequence[Any]) -> bytes:
     """One bit for each value, the first in the lowest bit, as Arrow has them."""
     digits = "".join(["1" if bit else "0" for bit in bits])
     return int(digits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little")
-
-
-def _texts(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
-    if all(map(str.isascii, values)):
-        return _array(kind, len(values), validity, _offsets(values), "".join(values).encode(), nulls=nulls)
-    encoded = [value.encode() for value in values]
-    return _array(kind, len(values), validity, _offsets(encoded), b"".join(encoded), nulls=nulls)
-
-
-def _json(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
-    data = b"".join(values)
-    _check_text(data)
-    return _array(kind, len(values), validity, _offsets(values), data, nulls=nulls)
-
-
-def _check_text(data: bytes) -> None:
-    """Raise `ValueError` if JSON is not UTF-8, or may have half of a surrogate pair."""
-    if not data.isascii():
-        data.decode()
-    if _SURROGATE.search(data):
-        raise ValueError("Expected no escaped surrogates.")
 
 
 def _offsets(values: Iterable[Any]) -> "array[int]":
@@ -172,39 +152,39 @@ def _even_offsets(length: int, count: int) -> "array[int]":
     return array("i", range(0, length * count + 1, length) if length else bytes(4 * (count + 1)))
 
 
-def _integers(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
-    return _array(kind, len(values), validity, array("q", values), nulls=nulls)
+def _texts(values: Values) -> Parts:
+    if all(map(str.isascii, values)):
+        return [_offsets(values), "".join(values).encode()], []
+    encoded = [value.encode() for value in values]
+    return [_offsets(encoded), b"".join(encoded)], []
 
 
-def _floats(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
+def _json(values: Values) -> Parts:
+    """Raises `ValueError` if JSON is not UTF-8, or may have half of a surrogate pair."""
+    data = b"".join(values)
+    if not data.isascii():
+        data.decode()
+    if _SURROGATE.search(data):
+        raise ValueError("Expected no escaped surrogates.")
+    return [_offsets(values), data], []
+
+
+def _floats(values: Values) -> Parts:
     try:
-        numbers = array("d", values)
+        return [array("d", values)], []
     except TypeError:  # numbers that are not finite are written as text
-        numbers = array("d", [NON_FINITE[value] if type(value) is str else value for value in values])
-    return _array(kind, len(values), validity, numbers, nulls=nulls)
+        return [array("d", [NON_FINITE[value] if type(value) is str else value for value in values])], []
 
 
-def _booleans(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
-    return _array(kind, len(values), validity, _bitmap(values), nulls=nulls)
+def _text_lists(values: Values) -> Parts:
+    return [_offsets(values)], [_build("VARCHAR", list(chain.from_iterable(values)))]
 
 
-def _timestamps(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
-    numbers = array("q", [(time - _EPOCH) // _MICROSECOND for time in values])
-    return _array(kind, len(values), validity, numbers, nulls=nulls)
-
-
-def _text_lists(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
-    texts = _texts("VARCHAR", list(chain.from_iterable(values)))
-    return _array(kind, len(values), validity, _offsets(values), nulls=nulls, children=[texts])
-
-
-def _maps(kind: str, values: Values, validity: bytes | None, nulls: int) -> "CArray":
+def _maps(kind: str, values: Values) -> Parts:
     """Maps from names to numbers."""
-    keys = _texts("VARCHAR", list(chain.from_iterable(values)))
-    item = _item_kind(kind)
-    numbers = _BUILDERS[item](item, list(chain.from_iterable([value.values() for value in values])), None, 0)
-    entries = _array(f"{kind} entry", len(keys), None, children=[keys, numbers])
-    return _array(kind, len(values), validity, _offsets(values), nulls=nulls, children=[entries])
+    keys = _build("VARCHAR", list(chain.from_iterable(values)))
+    numbers = _build(_item_kind(kind), list(chain.from_iterable([value.values() for value in values])))
+    return [_offsets(values)], [_array(f"{kind} entry", len(keys), [None], [keys, numbers])]
 
 
 def _item_kind(kind: str) -> str:
@@ -212,21 +192,21 @@ def _item_kind(kind: str) -> str:
     return kind.removeprefix("MAP(VARCHAR, ").partition(")")[0]
 
 
-_BUILDERS: dict[str, Callable[[str, Values, bytes | None, int], "CArray"]] = {
+_BUILDERS: dict[str, Callable[[Values], Parts]] = {
     "VARCHAR": _texts,
     "JSON": _json,
-    "BIGINT": _integers,
+    "BIGINT": lambda values: ([array("q", values)], []),
     "DOUBLE": _floats,
-    "BOOLEAN": _booleans,
-    "TIMESTAMP": _timestamps,
+    "BOOLEAN": lambda values: ([_bitmap(values)], []),
+    "TIMESTAMP": lambda values: ([array("q", [(time - _EPOCH) // _MICROSECOND for time in values])], []),
     "VARCHAR[]": _text_lists,
-    NUMBER_MAP: _maps,
-    COUNTS: _maps,
+    NUMBER_MAP: partial(_maps, NUMBER_MAP),
+    COUNTS: partial(_maps, COUNTS),
 }
-"""By the SQL type of a column, what makes its array: from its type, values without None, the bitmap of those that are
-not None (no bitmap if that is all of them), and the number of the others."""
+"""By the SQL type of a column, what makes the buffers of its array, and the arrays in it."""
+_NESTED = ("VARCHAR[]", NUMBER_MAP, COUNTS)
 _DEFAULTS: dict[str, Any] = {
-    "VARCHAR": "", "JSON": b"", "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH, "VARCHAR[]": (),
-    NUMBER_MAP: {}, COUNTS: {},
+    "VARCHAR": "", "JSON": b"", "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH,
+    **{kind: {} for kind in _NESTED},
 }  # fmt: skip
-"""By type, what stands in the array where there is no value."""
+"""By type, what the array has where there is no value."""

@@ -122,13 +122,13 @@ class PartBuilder:
 
     def _append_all(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
         """Add lines to the columns, all or, if `ValueError` is raised, none of them."""
-        read = read_tables(self._kinds, lines, self._decode_score)
-        made = {table: columns for table, columns in read.columns.items() if columns and table in self._tables}
+        tables, stats, errors = read_tables(self._kinds, lines, self._decode_score)
+        made = {table: columns for table, columns in tables.items() if columns and table in self._tables}
         chunks = {table: self._tables[table].chunk(columns) for table, columns in made.items()}
         for table, chunk in chunks.items():
             self._tables[table].append_chunk(chunk)
-        self._stats.merge(read.stats)
-        for error in read.errors:
+        self._stats.merge(stats)
+        for error in errors:
             self._report(error)
 
 

@@ -201,22 +201,13 @@ class RowStats(msgspec.Struct):
         self.responses += other.responses
 
 
-class LineTables(msgspec.Struct):
-    """What some lines of one folder say."""
-
-    columns: dict[str, Columns]
-    """By table."""
-    stats: RowStats
-    errors: list[ReadError]
-    """The lines that are not records of the folder."""
-
-
 def read_tables(
     kinds: tuple[str, ...], lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore
-) -> LineTables:
-    """Decode lines into columns. Raises `ValueError` if a free-form value in one of them is nested too deeply.
+) -> tuple[dict[str, Columns], RowStats, list[ReadError]]:
+    """Decode lines of a folder into the columns of its tables; the errors are those of lines that are not records.
 
-    For rollouts alone, their texts are skipped. Other kinds are of tables that need whole lines.
+    Raises `RecordError` if a free-form value in one of them is nested too deeply. For rollouts alone, their texts are
+    skipped. Other kinds are of tables that need whole lines.
     """
     if kinds == (ROLLOUTS,):
         decoder, make_tables = _rollouts_only_decoder, _rollouts_only_tables
@@ -237,7 +228,7 @@ def read_tables(
             records.append(record)
             locations.append(location)
     stats = RowStats()
-    return LineTables(make_tables(records, locations, stats) if records else {}, stats, errors)
+    return make_tables(records, locations, stats) if records else {}, stats, errors
 
 
 def _rollouts_only_tables(
@@ -276,10 +267,7 @@ def _rollout_tables(records: Sequence[Any], locations: Sequence[LineLocation], s
 
 def _score_tables(records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats) -> dict[str, Columns]:
     scores = {**_scores.columns(records), **_location_columns(locations)}
-    stats.rewards = sum(
-        name == "reward" and rollout is not None
-        for name, rollout in zip(scores["name"], scores["rollout"], strict=True)
-    )
+    stats.rewards = sum(record.name == "reward" and record.rollout is not None for record in records)
     written = list(map(write_position, locations))
     scores["_writer"] = [position.writer for position in written]
     scores["_sequence"] = [position.sequence for position in written]
@@ -301,25 +289,22 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 
 def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tuple[Columns, Columns]:
     """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
-    responses: list[Any] = []
     positions: list[int | None] = []
-    others: list[Any] = []
-    other_positions: list[list[int]] = []
+    responses, stored, others, other_positions = list[Any](), list[Any](), list[Any](), list[list[int]]()
     for record in records:
         messages = record.messages
         steps_by_response = {step.response: step for step in record.steps if type(step.response) is int}
         for step in record.steps:
-            message = _response(messages, step.response)
+            is_position = type(step.response) is int
+            message = _at(messages, step.response) if is_position else step.response
+            is_own = is_position and message is not None and steps_by_response[step.response] is step
             responses.append(message)
-            is_own = type(step.response) is int and message is not None and steps_by_response[step.response] is step
+            stored.append(message if is_own else _NO_MESSAGE)
             positions.append(step.response if is_own else None)
         own = [position for position in range(len(messages)) if position not in steps_by_response]
         others += [messages[position] for position in own]
         other_positions.append(own)
     counts = rollouts["steps"]
-    stored = [
-        _NO_MESSAGE if position is None else message for message, position in zip(responses, positions, strict=True)
-    ]
     columns = _steps.columns([step for record in records for step in record.steps])
     steps = {
         **columns,
@@ -438,7 +423,3 @@ def _sum(values: list[Any]) -> int | None:
 
 def _at(items: list[Any], index: int | None) -> Any:
     return items[index] if index is not None and 0 <= index < len(items) else None
-
-
-def _response(messages: list[Any], response: int | _TextOnly) -> Any:
-    return _at(messages, response) if type(response) is int else response
