@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.errors import StorageError
-from rolltrace.store.cache_key import cache_folders, make_cache_folder, sign, verify
+from rolltrace.errors import ChecksumError, StorageError
+from rolltrace.store.cache_key import add_signature, cache_folders, check_signature, make_cache_folder, sign
 
 
 @pytest.fixture
@@ -22,14 +22,16 @@ def key_file(tmp_path, monkeypatch) -> Path:
 
 def test_only_the_same_bytes_key_and_context_fit(monkeypatch):
     """A signature fits what was signed, for its context, with its key."""
-    signature = sign(b"data", "run")
-    assert verify(b"data", signature, "run")
-    assert not verify(b"date", signature, "run")
-    assert not verify(b"data", signature, "other run")
-    assert not verify(b"data", signature[:-1], "run")
-    assert not verify(b"", b"", "run")
+    signed = add_signature(b"data", "run")
+    assert check_signature(signed, "run") == b"data"
+    for other in (signed[:-1] + b"e", signed[1:], signed[:-4], b""):
+        with pytest.raises(ChecksumError):
+            check_signature(other, "run")
+    with pytest.raises(ChecksumError):
+        check_signature(signed, "other run")
     monkeypatch.setenv("ROLLTRACE_CACHE_KEY", "another team's")
-    assert not verify(b"data", signature, "run")
+    with pytest.raises(ChecksumError):
+        check_signature(signed, "run")
 
 
 def test_context_is_not_part_of_the_bytes():

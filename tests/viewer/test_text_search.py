@@ -10,7 +10,7 @@ import pytest
 import rolltrace
 from answers import write
 from rolltrace.store.create import create_run
-from rolltrace.viewer import text_search
+from rolltrace.viewer import open_runs, text_search
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import OpenRuns
 from viewing import Viewer, viewing
@@ -60,6 +60,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     """The API over a run."""
     for name, value in (("FIRST_ROWS", 7), ("_MAX_ROWS", 7), ("_ANSWER_SECONDS", 0.0)):
         monkeypatch.setattr(text_search, name, value)
+    monkeypatch.setattr(open_runs, "RESCAN_SECONDS", 0.0)
     record(tmp_path / "run", range(ROLLOUTS))
     asked = Asked(tmp_path)
     yield asked
