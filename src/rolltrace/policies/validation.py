@@ -57,9 +57,9 @@ def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str =
 
 def _is_plain(completion: Completion) -> bool:
     """Fast path: whether a completion has exact types and no tokens."""
-    message, usage = completion.message, completion.usage
-    is_valid = type(message) is Message and is_valid_message(message)
-    return is_valid and completion.tokens is None and (usage is None or is_valid_usage(usage))
+    usage = completion.usage
+    is_valid = is_valid_message(completion.message) and (usage is None or is_valid_usage(usage))
+    return is_valid and completion.tokens is None
 
 
 def validate_token_count(value: Any, policy: Policy) -> int | None:

@@ -38,6 +38,18 @@ log = logging.getLogger(__name__)
 class RolloutTask:
     """Plays one env of an episode, and writes exactly one line."""
 
+    __slots__ = (
+        "_builder",
+        "_finished",
+        "_on_record",
+        "_policy",
+        "_role",
+        "_settings",
+        "aborted",
+        "rollout_builder",
+        "stopped_before_done",
+    )
+
     def __init__(
         self,
         rollout_builder: RolloutBuilder,
@@ -202,6 +214,8 @@ def _with_hook_reason(stop: RolloutEnd, name: str | None) -> RolloutEnd:
 
 class Episode:
     """One episode. When `play` returns or raises, the line of each seat is written."""
+
+    __slots__ = ("_aborted", "_builder", "_key", "_number", "_on_record", "_seats", "_settings")
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,9 +16,9 @@ from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.rollout_end import POLICY_LAYER, LayerError
 from rolltrace.rollout_clock import RolloutClock
 from rolltrace.trace.conversion_cache import ConversionCache
-from rolltrace.trace.convert import as_tool
+from rolltrace.trace.convert import as_tool, is_valid_message
 from rolltrace.trace.freeform import Note, describe
-from rolltrace.trace.message import Sampling, ToolSpec
+from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import StopReason
 from rolltrace.trace.tokens import Usage
@@ -36,12 +37,12 @@ class PromptState:
         self.sampling = sampling
         self._base_sampling = sampling
         self._rollout_builder = rollout_builder
-        self._cache = ConversionCache(rollout_builder.notes)
+        self._cache: ConversionCache | None = None  # made when needed: most envs show immutable messages
 
     def add(self, observation: Observation) -> None:
         """Continue with the env's observation after the policy's last response."""
         self._set_tools_and_sampling(observation)
-        messages = self._cache.convert(observation.messages)
+        messages = self._convert(observation.messages)
         if observation.replaces_history:
             self._rollout_builder.replace(messages)
         else:
@@ -50,10 +51,17 @@ class PromptState:
     def insert(self, observation: Observation) -> None:
         """Continue with what `observe` returned. Unlike in `add`, it contains the policy's last response."""
         self._set_tools_and_sampling(observation)
-        messages = self._cache.convert(observation.messages)
+        messages = self._convert(observation.messages)
         self._rollout_builder.replace(
             messages if observation.replaces_history else [*self._rollout_builder.prompt, *messages]
         )
+
+    def _convert(self, messages: Sequence[Any]) -> list[Message]:
+        if all(map(is_valid_message, messages)):
+            return list(messages)
+        if self._cache is None:
+            self._cache = ConversionCache(self._rollout_builder.notes)
+        return self._cache.convert(messages)
 
     def _set_tools_and_sampling(self, observation: Observation) -> None:
         self.sampling = self._base_sampling

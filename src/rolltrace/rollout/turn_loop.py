@@ -51,6 +51,24 @@ class TurnLoop:
     the step. However the play ends, the rollout builder has everything that happened until then.
     """
 
+    __slots__ = (
+        "_budget",
+        "_hooks",
+        "_limits",
+        "_over",
+        "_parse_failures",
+        "_prompt",
+        "_role",
+        "_step",
+        "clock",
+        "env",
+        "identity",
+        "recorder",
+        "rollout_builder",
+        "sampler",
+        "seed",
+    )
+
     def __init__(
         self, env: Env, rollout_builder: RolloutBuilder, settings: RunnerSettings, policy: Policy, role: str
     ) -> None:

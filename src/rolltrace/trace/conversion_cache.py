@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rolltrace.trace.convert import as_message, coerce_message, fast_copy, fast_message, is_valid_message
+from rolltrace.trace.convert import as_message, fast_copy, fast_message
 from rolltrace.trace.freeform import MAX_DEPTH, Note
 from rolltrace.trace.json_numbers import MAX_BITS
 from rolltrace.trace.message import Message
@@ -15,6 +15,8 @@ class ConversionCache:
     A message of the owner's is remembered by what it was, in a copy that shares nothing with it, so an edit at any
     depth, by anybody, is seen.
     """
+
+    __slots__ = ("_by_id", "_copies", "_frozen", "_in_order", "_notes")
 
     def __init__(self, notes: list[Note]) -> None:
         self._notes = notes
@@ -69,8 +71,7 @@ class ConversionCache:
         in_order: "Sequence[_Seen | None]",
     ) -> None:
         if type(original) is Message:
-            is_valid = is_valid_message(original)
-            self._frozen.append(original if is_valid else coerce_message(original, f"{path}[{position}]", self._notes))
+            self._frozen.append(as_message(original, f"{path}[{position}]", self._notes))
             self._in_order.append(None)
             return
         seen = _find(original, position, by_id, in_order)

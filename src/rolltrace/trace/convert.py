@@ -203,10 +203,11 @@ _MAP_OR_NONE = frozenset({FrozenMap, NoneType})
 _BLOB_OR_NONE = frozenset({Blob, NoneType})
 
 
-def is_valid_message(message: Message) -> bool:
-    """Whether all fields have their types; text is checked only when it is encoded."""
+def is_valid_message(message: Any) -> bool:
+    """Whether it is a `Message` whose fields have their types; text is checked only when it is encoded."""
     return (
-        type(message.role) is str
+        type(message) is Message
+        and type(message.role) is str
         and type(message.content) is str
         and type(message.tool_call_id) in _TEXT_OR_NONE
         and type(message.name) in _TEXT_OR_NONE

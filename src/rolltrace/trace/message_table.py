@@ -20,6 +20,8 @@ class MessageTable:
     in the complete table, so that an old message that is rewritten every turn does not split the ranges.
     """
 
+    __slots__ = ("_appended", "_edited", "_prompt", "_ranges")
+
     def __init__(self) -> None:
         self._appended: list[Message] = []
         self._edited: list[Message] = []

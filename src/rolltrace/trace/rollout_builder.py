@@ -110,6 +110,28 @@ class RolloutBuilder:
     of it, from `build`.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_encoded",
+        "_ended_before_first_turn",
+        "_grade",
+        "_grade_fields",
+        "_header",
+        "_open_response",
+        "_raw_response",
+        "_sent",
+        "_steps",
+        "calls",
+        "conversation",
+        "header",
+        "id",
+        "ledger_key",
+        "metrics",
+        "notes",
+        "recorded_text",
+        "transform",
+    )
+
     def __init__(self, header: Header, *, keeps_tokens: bool = True, transform: TextTransform | None = None) -> None:
         self.header = header
         self.id = header.id
