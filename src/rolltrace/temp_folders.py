@@ -50,6 +50,7 @@ class FileLock:
         """Let another process have it."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked process may still have the descriptor
                 os.close(self._descriptor)
             self._descriptor = None
 

@@ -258,11 +258,11 @@ def test_late_scores_after_compaction(path):
     """A reward that comes after compaction counts in rollouts and in groups."""
     one, _ = fill(path, 0, 1)
     compact(path)
+    before = parts(path)
     with create_run(path, join=True) as writer:
         score(writer, one, 5.0)
     assert count(path) == (2, 6.0)
     assert count(path, "select mean, has_signal from groups") == (3.0, True)
-    before = parts(path)
     compact(path)
     assert parts(path) != before, "the rewards are taken in, so that nothing is joined any more"
     assert count(path) == (2, 6.0)

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 
 from answers import score, write
 from examples import examples
+from rolltrace.errors import QueryTimeoutError
 from rolltrace.processes import worker_process
 from rolltrace.query import part_processes, part_writer, run_tables
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.compact import compact
+from rolltrace.query.parts import find_parts
 from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
@@ -239,6 +241,7 @@ import sys
 from rolltrace.query import part_processes, run_tables
 part_processes.BATCH_BYTES, run_tables.MIN_CACHED_BYTES = 9000, 1
 from rolltrace.query.compact import compact
+from rolltrace.query.parts import find_parts
 from rolltrace.query.run import open_run
 print("ready", flush=True)
 if sys.argv[2] == "compact":
@@ -284,7 +287,7 @@ def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch,
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     other = part_processes.MakerLock(long_run, "rollouts")
     assert other.acquire()
-    waiting = part_processes.PartProcesses(LocalFiles(long_run), ("rollouts",), tmp_path, is_partial=True)
+    waiting = part_processes.PartProcesses(LocalFiles(long_run), ("rollouts",), tmp_path)
     assert not waiting.start({})
     other.release()
     assert not waiting.start({}), "the caller looks once more for parts of the other process"
@@ -292,3 +295,41 @@ def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch,
     waiting.close()
     assert other.acquire()
     other.release()
+
+
+def test_parts_of_the_same_lines_are_published_together(path, monkeypatch):
+    """Also if only the tables of texts are large: another process must not read their lines a second time."""
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 30)
+    with create_run(path) as writer:
+        for index in range(10):
+            with writer.rollout(env="e", task="t", group="g", index=index) as rollout:
+                for turn in range(5):
+                    rollout.step(f"question {turn}", f"answer {turn}", 1.0)
+    with open_run(path) as run:
+        assert run.sql("select count(*) from rollouts join steps on rollout = id").fetchall() == [(50,)]
+        rollouts, texts = (find_parts(path, run.info.id, kind) for kind in ("rollouts", "texts"))
+    assert [part.info.ranges for part in rollouts] == [part.info.ranges for part in texts] != []
+
+
+def test_a_reader_that_timed_out_keeps_no_lock(long_run, monkeypatch):
+    """Others go on when the processes that it started have ended."""
+    everything = answers(long_run)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    with open_run(long_run) as run:
+        with pytest.raises(QueryTimeoutError):
+            run.sql("select count(*) from rollouts", timeout=0.05)
+        with ThreadPoolExecutor() as threads:
+            assert threads.submit(answers, long_run).result(timeout=120) == everything
+
+
+def test_a_run_that_is_held_survives_the_loss_of_its_cache(long_run, monkeypatch):
+    """The same lines are read again, and no later ones."""
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    with open_run(long_run) as run:
+        run.hold()
+        [before] = run.sql("select count(*), sum(reward) from rollouts").fetchall()
+        with create_run(long_run, join=True) as writer:
+            write(writer, group="later")
+        shutil.rmtree(long_run / "cache")
+        assert run.sql("select count(*), sum(reward) from rollouts").fetchall() == [before]
+        assert run.sql("select count(distinct rollout) from steps").fetchall() == [before[:1]]

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _SMALL = "small"
 _MAX_CHECKED = 200
+_MAX_CHECKED_LENGTH = 20_000
 
 
 class Database:
@@ -102,9 +103,7 @@ class Database:
     def hold(self) -> None:
         """Read the tables, and let all statements from now on answer from them."""
         ledgers, deadline = self._ended_ledgers(), QueryDeadline()
-        with explain_full_disk(), self._making(deadline):
-            for number in range(len(self.runs)):
-                self._refresh(number, {SCORES}, deadline)
+        self.engine(frozenset({SCORES}), deadline)
         self._held = []  # from now on only folders are read that were not: rollouts, after all scores about them
         self.engine(frozenset({ROLLOUTS}), deadline)
         self._held = self._losses(ledgers)
@@ -145,7 +144,7 @@ class Database:
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
         """Check that a statement is allowed. Those that a page repeats are checked once."""
         with self._checking:
-            if parameters is not None:
+            if parameters is not None or len(sql) > _MAX_CHECKED_LENGTH:
                 return check_statement(sql, self._checker, parameters)
             if len(self._checked) >= _MAX_CHECKED:
                 self._checked.clear()

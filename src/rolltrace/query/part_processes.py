@@ -54,18 +54,18 @@ class BuiltParts(msgspec.Struct):
 class PartProcesses:
     """Processes that make parts of some kinds from the lines of one folder."""
 
-    def __init__(self, files: RunFiles, kinds: tuple[str, ...], private: Path, is_partial: bool) -> None:
+    def __init__(self, files: RunFiles, kinds: tuple[str, ...], private: Path) -> None:
         self._files = files
         self._kinds = kinds
         self._folder = FOLDER_OF[kinds[0]]
         self._private = private
-        self._is_partial = is_partial
         self._pool: ProcessPool | None = None
         self._batches: dict[Future[bytes], dict[str, int]] = {}
         """By call, the segments that it reads and their lengths."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._count = 0
+        self._releases_when_done = False
         self._lock = MakerLock(files.path, "-".join(kinds))
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
@@ -88,26 +88,25 @@ class PartProcesses:
                 self._lock.release()
             return True
         if not self._lock.acquire():
-            self.pending = {file: length for batch in batches for file, length in batch.items()}
+            self.pending |= {file: length for batch in batches for file, length in batch.items()}
             return False
         if self._pool is None:
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
+        self._releases_when_done = False
         for batch in batches:
-            path = self._private / f"{self._folder}-batch-{self._count}"
+            path = self._private / f"{'-'.join(self._kinds)}-batch-{self._count}"
             self._count += 1
             ends = None if limits is None else {file: limits[file] for file in batch}
-            call = self._pool.submit(_build, self._files, self._kinds, list(batch), ends, str(path))
-            self._batches[call] = batch
             self._tried |= batch.keys()
-            self.pending |= batch
-        if self._is_partial:  # the caller may never ask for the parts
-            for call in self._batches:
-                call.add_done_callback(self._release_if_done)
+            with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
+                call = self._pool.submit(_build, self._files, self._kinds, list(batch), ends, str(path))
+                self._batches[call] = batch
+                self.pending |= batch
         return True
 
     def _release_if_done(self, _: object) -> None:
         """Let another process have the lock when everything is made."""
-        if all(call.done() for call in self._batches):
+        if all(call.done() for call in list(self._batches)):
             self._lock.release()
 
     def _unread(self, covered: dict[str, int], limits: Mapping[str, int] | None) -> list[dict[str, int]]:
@@ -118,16 +117,22 @@ class PartProcesses:
 
     def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltParts]:
         """What was made since the last call; with `waits`, until everything is made."""
-        while self._batches:
-            deadline.check()
-            done, _ = wait(self._batches, _POLL_SECONDS if waits else 0, FIRST_COMPLETED)
-            for call in done:
-                for file in self._batches.pop(call):
-                    del self.pending[file]
-                with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
-                    yield msgspec.json.decode(call.result(), type=BuiltParts)
-            if not done and not waits:
-                return
+        try:
+            while self._batches:
+                deadline.check()
+                done, _ = wait(self._batches, _POLL_SECONDS if waits else 0, FIRST_COMPLETED)
+                for call in done:
+                    for file in self._batches.pop(call, {}):  # or it was closed by another thread
+                        self.pending.pop(file, None)
+                    with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
+                        yield msgspec.json.decode(call.result(), type=BuiltParts)
+                if not done and not waits:
+                    return
+        finally:
+            if not self._releases_when_done:  # the caller may never ask for the other parts
+                self._releases_when_done = True
+                for call in list(self._batches):
+                    call.add_done_callback(self._release_if_done)
         if self._pool is not None:
             self._pool.stop()
             self._pool = None

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import LAYOUT_VERSION
 from rolltrace.store.cache_key import add_signature, cache_folders, make_cache_folder, read_signed
 from rolltrace.store.read_errors import ReadError
+from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import open_regular, remove_abandoned_files, sync_path
+from rolltrace.store.segment_reader import existing_segments
 from rolltrace.trace.rollout_builder import new_id
 
 Ranges = dict[str, tuple[int, int]]
@@ -122,6 +125,28 @@ def newer_scores(part: PartInfo, scores: Sequence[ParquetPart]) -> tuple[Parquet
         for one in scores
         if one.info.stats.rewards and any(last > covered.get(file, 0) for file, (_, last) in one.info.ranges.items())
     )
+
+
+def common_scores(parts: Sequence[Part]) -> dict[str, int]:
+    """Up to where the rewards of all these parts include scores."""
+    covered = [part.info.scores_covered for part in parts]
+    return {file: min(one.get(file, 0) for one in covered) for file in set().union(*covered)}
+
+
+def joined_ranges(parts: Iterable[Part]) -> Ranges:
+    """By file, from the first byte that a part covers to the last."""
+    ranges: Ranges = {}
+    for part in parts:
+        for file, (first, last) in part.info.ranges.items():
+            before = ranges.get(file, (first, last))
+            ranges[file] = (min(before[0], first), max(before[1], last))
+    return ranges
+
+
+def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:
+    """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
+    entries = existing_segments(files, folder)
+    return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in entries}
 
 
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:

@@ -2,7 +2,6 @@
 
 import itertools
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,10 +25,13 @@ from rolltrace.query.parts import (
     Part,
     PartInfo,
     Ranges,
+    common_scores,
     covering_parts,
     find_parts,
+    joined_ranges,
     publish_part,
     remove_parts,
+    segment_sizes,
 )
 from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import FOLDER_OF, KIND_OF, KINDS_OF, STORED_COLUMNS, TABLES_OF, sql_identifier
@@ -38,7 +40,6 @@ from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
-from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import existing_segments
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class RunTables:
         """Those of the lines that are being read."""
         self._numbers = itertools.count()
         self._damaged: set[Path] = set()
+        self._dropped: dict[str, dict[str, int]] = {}
+        """By folder, how far it was read before damaged parts were dropped."""
         self._replaced: set[Path] = set()
         """Parts in a cache that are deleted when no statement uses them."""
         self._rewards_lock = MakerLock(run, "rewards")
@@ -98,10 +101,8 @@ class RunTables:
         self._on_progress = on_progress
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
-        together = {kinds for kind in TABLES_OF for kinds in ((kind,), KINDS_OF[FOLDER_OF[kind]])}
-        self._processes = {
-            kinds: PartProcesses(reader.files, kinds, private / _PROCESSES, is_partial) for kinds in together
-        }
+        together = {(kind,) for kind in TABLES_OF} | set(KINDS_OF.values())
+        self._processes = {kinds: PartProcesses(reader.files, kinds, private / _PROCESSES) for kinds in together}
         (private / _PROCESSES).mkdir(parents=True, exist_ok=True)
 
     def refresh(self, tables: Iterable[str], deadline: QueryDeadline, *, reads: bool = True) -> None:
@@ -121,7 +122,7 @@ class RunTables:
                     self._start(kind, self._find(kind))
             for kind in wanted:
                 self._drop(self._damaged_parts(kind, [table for table in stored if KIND_OF[table] == kind]))
-            is_pending = any(self._processes[kinds].pending for kinds in self._processes)
+            is_pending = any(processes.pending for processes in self._processes.values())
             is_changed = is_pending or self._read_revisions.get(folder) != revision
             self._read_folder(folder, wanted, deadline, is_new=is_new, reads=reads and is_changed)
             self._read_revisions[folder] = revision
@@ -139,6 +140,9 @@ class RunTables:
         """
         kinds = KINDS_OF[folder]
         processes = self._processes[kinds]
+        before = self._dropped.pop(folder, None)
+        if before is not None and not reads:  # read the same lines again, and no others
+            self._read((folder,), deadline, before)
         is_level = all(self.covered[kind] == self.covered[folder] for kind in kinds)
         is_level = is_level and (len(kinds) == 1 or not self._processes[folder,].pending)
         is_long = bool(processes.pending) or (is_new and processes.is_long(self.covered[folder]))
@@ -228,8 +232,8 @@ class RunTables:
                 query = rollouts_query(self._connection, f"({query})", stats, rewards)
             copy_to_parquet(self._connection, query, path / f"{table}.parquet")
         add_line_stats(self._connection, path, stats)
-        ranges = _joined_ranges(parts) if ranges is None else ranges
-        info = PartInfo(kind=kind, ranges=ranges, stats=stats, scores_covered=_common_scores(parts))
+        ranges = joined_ranges(parts) if ranges is None else ranges
+        info = PartInfo(kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
         info.errors = [error for part in parts for error in part.info.errors]
         return Part(path, info)
 
@@ -238,12 +242,13 @@ class RunTables:
         if not self._missing_rewards(also_few) or not self._rewards_lock.acquire():
             return
         try:
-            self._add_published((ROLLOUTS,))  # another process may just have done it
+            self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it
             missing, parts = self._missing_rewards(also_few), self.parts[ROLLOUTS]
             for part, changed in self._late_rewards.store(missing, self.covered[SCORES], also_few=also_few):
                 deadline.check()
-                parts[parts.index(part)] = self._publish_if_large(changed)
-                if not self._is_private(part):
+                new = changed if self._is_private(part) else self.publish(changed)
+                parts[parts.index(part)] = new
+                if not self._is_private(new):
                     self._replaced.add(part.path)
         finally:
             self._rewards_lock.release()
@@ -301,6 +306,8 @@ class RunTables:
             for kinds, processes in self._processes.items():
                 if kind in kinds:
                     processes.close()
+            if kind in KINDS_OF:
+                self._dropped.setdefault(kind, self.covered[kind])
             rest = [part for part in self.parts[kind] if part not in bad]
             known = {part.path for part in rest}
             self._start(kind, [*rest, *(part for part in self._find(kind) if part.path not in known)])
@@ -322,7 +329,8 @@ class RunTables:
         for built in processes.finished(deadline, waits=not is_partial):
             for error in built.errors:
                 self._report(error)
-            self._add(kinds, built.parts, self.covered[kind] | built.covered)
+            parts = [Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in built.parts]
+            self._add(kinds, parts, self.covered[kind] | built.covered)
             if self._on_progress is not None:
                 self._on_progress(self.coverage)
             if self._is_partial and processes.pending:
@@ -364,27 +372,37 @@ class RunTables:
             self._cursors[kinds] = cursor
         return cursor
 
-    def _add_published(self, kinds: tuple[str, ...]) -> None:
-        """Use parts that another process has made since the last look."""
-        for kind in kinds:
-            known = {part.path for part in self.parts[kind]}
-            new = [part for part in self._find(kind) if part.path not in known]
-            if new:
-                self._start(kind, [*self.parts[kind], *new])
+    def _add_published(self, kinds: tuple[str, ...], *, of_same_lines: bool = False) -> None:
+        """Use parts that another process has made since the last look.
+
+        They are used if they cover as much as before, and the same lines for all kinds: no line may be read twice.
+        """
+        sizes = segment_sizes(self._reader.files, FOLDER_OF[kinds[0]])
+        parts = {kind: [*self.parts[kind]] for kind in kinds}
+        for kind, own in parts.items():
+            known = {part.path for part in own}
+            own += [part for part in self._find(kind) if part.path not in known]
+        reached = [covering_parts(own, sizes)[1] for own in parts.values()]
+        before = self.covered[kinds[0]]
+        if any(covered != reached[0] for covered in reached) or (of_same_lines and reached[0] != before):
+            return
+        if all(reached[0].get(file, 0) >= end for file, end in before.items()):
+            for kind, own in parts.items():
+                self._start(kind, own)
                 self._drop(self._damaged_parts(kind, TABLES_OF[kind]))
         if self._on_progress is not None:
             self._on_progress(self.coverage)
 
     def _add(self, kinds: tuple[str, ...], parts: Iterable[Part], covered: Mapping[str, int]) -> None:
-        """Use new parts of these kinds."""
-        for part in parts:
-            self.parts[part.info.kind].append(self._publish_if_large(part))
+        """Use new parts of these kinds, which cover the same lines."""
+        for part in self._publish_if_large([*parts]):
+            self.parts[part.info.kind].append(part)
         for kind in kinds:
             self.covered[kind] = dict(covered)
 
     def _write(self, kinds: tuple[str, ...], builder: PartBuilder, covered: dict[str, int]) -> list[Part]:
         """The parts of some lines, if they have rows, or if there are so many that it saves time to know that."""
-        before = {file: last for file, (_, last) in _joined_ranges(self.parts[kinds[0]]).items()}
+        before = {file: last for file, (_, last) in joined_ranges(self.parts[kinds[0]]).items()}
         ranges = ranges_between(before, covered)
         parts = builder.write(self.private_path("lines"), ranges)
         if not parts and sum(last - first for first, last in ranges.values()) >= MIN_CACHED_BYTES:
@@ -395,7 +413,7 @@ class RunTables:
         """Merge small neighbours, so that there are few parts and each row is rewritten only a few times."""
         for group in self._neighbours(kind):
             deadline.check()
-            merged = self._publish_if_large(self.merge(kind, group))
+            [merged] = self._publish_if_large([self.merge(kind, group)])
             first = self.parts[kind].index(group[0])
             self.parts[kind][first : first + len(group)] = [merged]
 
@@ -414,9 +432,11 @@ class RunTables:
                 size = part.size
         return [group for group in groups if len(group) > 1]
 
-    def _publish_if_large(self, part: Part) -> Part:
-        is_large = part.size >= MIN_CACHED_BYTES or max(part.info.stats.rows.values(), default=0) >= MIN_CACHED_ROWS
-        return self.publish(part) if is_large else part
+    def _publish_if_large(self, parts: list[Part]) -> list[Part]:
+        """Publish all of these parts, which cover the same lines, or none."""
+        rows = max((count for part in parts for count in part.info.stats.rows.values()), default=0)
+        is_large = rows >= MIN_CACHED_ROWS or any(part.size >= MIN_CACHED_BYTES for part in parts)
+        return [self.publish(part) for part in parts] if is_large else parts
 
     def _is_private(self, part: Part) -> bool:
         return part.path.parent not in self._cache_folders
@@ -426,24 +446,3 @@ _STORED_REWARDS = """(
     select id as rollout, any_value(reward) as value, any_value(reward_order) as reward_order from {}
     where reward_order is not null group by id
 )"""
-
-
-def _common_scores(parts: Sequence[Part]) -> dict[str, int]:
-    """Up to where the rewards of all these parts include scores."""
-    covered = [part.info.scores_covered for part in parts]
-    return {file: min(one.get(file, 0) for one in covered) for file in set().union(*covered)}
-
-
-def _joined_ranges(parts: Iterable[Part]) -> Ranges:
-    ranges: Ranges = {}
-    for part in parts:
-        for file, (first, last) in part.info.ranges.items():
-            before = ranges.get(file, (first, last))
-            ranges[file] = (min(before[0], first), max(before[1], last))
-    return ranges
-
-
-def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:
-    """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
-    entries = existing_segments(files, folder)
-    return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in entries}

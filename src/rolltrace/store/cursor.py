@@ -189,7 +189,7 @@ class Cursor:
             start = max(segment.size - _TAIL_BYTES, 0)
             lines = list(split_lines(segment.blocks(start)))
             if start:
-                del lines[0]  # it may have begun before
+                del lines[:1]  # it may have begun before
             for line, data in self._validated(reversed(lines), segment, segment.file):
                 if line.error == TORN:
                     self._on_read(file, line.offset)
