@@ -1,6 +1,7 @@
 """The same rollout with other text: what stays, what stands for what went, and who decides."""
 
 import math
+from inspect import signature
 
 import pytest
 import xxhash
@@ -246,7 +247,9 @@ def recorded(rollout, transform):
     given = {name: getattr(step, name) for name in step.__struct_fields__}
     for name in ("step", "prompt", "response"):
         del given[name]
-    builder.step(step.response, **given | {"tools": rollout.tools[0], "sampling": rollout.sampling[0]})
+    given |= {"tools": rollout.tools[0], "sampling": rollout.sampling[0]}
+    named = {name: given.pop(name) for name in signature(builder.step).parameters if name in given}
+    builder.step(step.response, **named, fields=given)
     builder.replace([Message("user", "")])  # so that the step has its response inline
     builder.set_raw_response(rollout.pending_raw)
     builder.grade = rollout.grade

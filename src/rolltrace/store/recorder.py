@@ -121,11 +121,11 @@ class RolloutRecorder:
         response: Any = _REQUIRED,
         reward: float | None = 0.0,
         *,
-        reward_data: Mapping[str, Any] = _EMPTY,
-        env_state: Mapping[str, Any] = _EMPTY,
-        extra: Mapping[str, Any] = _EMPTY,
-        metrics: Mapping[str, Any] = _EMPTY,
-        logs: Mapping[str, Any] = _EMPTY,
+        reward_data: Mapping[str, Any] | None = None,
+        env_state: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        logs: Mapping[str, Any] | None = None,
         tools: Sequence[Any] = _NO_TOOLS,
         sampling: Sampling | Mapping[str, Any] | None = None,
         termination: Termination | str | None = None,
@@ -135,7 +135,7 @@ class RolloutRecorder:
         usage: Usage | Mapping[str, Any] | None = None,
         seconds: float | None = None,
         tokens: Tokens | None = None,
-        reward_weights: Mapping[str, Any] = _EMPTY,
+        reward_weights: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
         """Record one turn: the whole prompt as it was sent, the response, and its reward.
@@ -147,7 +147,8 @@ class RolloutRecorder:
         `reward_weights` are the weights of the numbers in `reward_data`. Other fields of `Step` can be given by name.
         """
         self._refuse_if_ended()
-        check_step_fields(fields)
+        if fields:
+            check_step_fields(fields)
         if response is _REQUIRED:
             raise InputError("Expected response=, got nothing: pass the policy's answer.")
         tool_list = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
@@ -163,7 +164,9 @@ class RolloutRecorder:
             termination = unpacked.termination if termination is None else termination
             parse_error = unpacked.parse_error if parse_error is None else parse_error
             usage = unpacked.usage if usage is None else usage
-            extra = with_non_numeric(extra, {"api_response": unpacked.facts} if unpacked.facts else {})
+            extra = with_non_numeric(
+                {} if extra is None else extra, {"api_response": unpacked.facts} if unpacked.facts else {}
+            )
         elif response is None or (isinstance(response, Mapping) and "role" not in response):
             response = {"content": "", **(response or {}), "role": "assistant"}
         self._has_reward = self._has_reward or reward is not None
@@ -186,7 +189,7 @@ class RolloutRecorder:
             seconds=seconds,
             tokens=tokens,
             reward_weights=reward_weights,
-            **fields,
+            fields=fields,
         )
 
     def send(self, prompt: Sequence[Any] | str | None = None) -> None:

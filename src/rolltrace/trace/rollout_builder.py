@@ -42,6 +42,7 @@ from rolltrace.trace.text_transform import (
 )
 from rolltrace.trace.tokens import Tokens, Usage
 
+_NO_FIELDS: Mapping[str, Any] = {}
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
 _OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if name in OutcomeRow.__struct_fields__}
@@ -224,12 +225,9 @@ class RolloutBuilder:
         sampling: Sampling | None = None,
         tokens: Tokens | None = None,
         reward_weights: Any = None,
-        **fields: Any,
+        fields: Mapping[str, Any] = _NO_FIELDS,
     ) -> None:
-        """Add the turn that answered the last prompt.
-
-        The fields that every runner passes are named, because Python takes long to collect others in `fields`.
-        """
+        """Add the turn that answered the last prompt; `fields` are other fields of `Step`, by name."""
         if self._open_response is not None:
             self.extend(())
         self._encoded = None

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import NoneType
@@ -146,7 +146,7 @@ class StepTable:
         sampling: Sampling | None,
         tokens: Tokens | None,
         reward_weights: Any,
-        fields: dict[str, Any],
+        fields: Mapping[str, Any],
     ) -> None:
         """Add a step; `fields` are its other fields, by name."""
         row = StepRow(
