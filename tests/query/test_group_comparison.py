@@ -18,7 +18,6 @@ from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import EndedBeforeFirstTurn
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
@@ -236,7 +235,7 @@ def test_terms_sum_up_to_the_reward(steps, grade, group_grade, is_clamped, ended
         rollout_builder.mark_prompt_sent()
         rollout_builder.step(Message("assistant", "2"), reward=reward)
     if not steps and ended_before_first_turn is not None:
-        rollout_builder.ended_before_first_turn = EndedBeforeFirstTurn(reward=ended_before_first_turn)
+        rollout_builder.end_before_first_turn(reward=ended_before_first_turn)
     if grade is not None:
         rollout_builder.grade = Grade(grade)
     total = other if is_clamped else math.fsum([*steps, grade or 0.0, group_grade or 0.0])
