@@ -461,3 +461,30 @@ def test_forked_process_leaves_its_parent_alone(run, path, temporary):
         env=os.environ | {"TMPDIR": str(temporary)},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+LEAVING_GARBAGE = """
+import gc, os, sys
+import duckdb
+import rolltrace.query.run
+
+def leave_garbage():
+    relation = duckdb.connect().sql("select range from range(5000)")
+    relation.fetchall()
+    cycle = [relation]
+    cycle.append(cycle)
+
+gc.disable()
+leave_garbage()
+child = os.fork()
+if child == 0:
+    gc.collect()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+def test_forked_process_does_not_collect_the_garbage_of_its_parent():
+    """Garbage that holds a database is not destroyed in a child, where the threads of the database do not exist."""
+    done = subprocess.run([sys.executable, "-c", LEAVING_GARBAGE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

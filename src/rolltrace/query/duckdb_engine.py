@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import re
 import threading
@@ -167,7 +168,12 @@ def close_connections(connections: "Sequence[duckdb.DuckDBPyConnection]") -> Non
 
 
 def _keep_inherited_connections() -> None:
-    """In a forked process: never destroy connections of the parent. Their threads do not exist, so it would crash."""
+    """In a forked process: never destroy connections of the parent. Their threads do not exist, so it would crash.
+
+    What holds one indirectly (a relation, a stream of Arrow data) is often garbage that waits to be collected: the
+    child leaves all garbage of the parent alone.
+    """
+    gc.freeze()
     for connection in list(_connections):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _connections.clear()
