@@ -15,11 +15,12 @@ from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.freeform import Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
+from rolltrace.trace.outcome_row import OutcomeRow
 from rolltrace.trace.pattern_redaction import redact_pattern
 from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Rollout
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import Score
-from rolltrace.trace.step_table import OutcomeRow, TrailingRow
+from rolltrace.trace.step_table import TrailingRow
 from rolltrace.trace.text_transform import HashText, RedactText, hash_text, transform_record
 
 

@@ -40,7 +40,7 @@ class ArrowTable:
         self.append_chunk(self.chunk(columns))
 
     def chunk(self, columns: Mapping[str, Values]) -> "CArray | None":
-        """Rows to be added; None if there are none."""
+        """An array of rows, for `append_chunk`; None without rows."""
         import nanoarrow
 
         count = len(next(iter(columns.values())))

@@ -13,7 +13,7 @@ from rolltrace.query.part_writer import ranges_between
 from rolltrace.query.parts import Part, part_folders, remove_parts
 from rolltrace.query.run_tables import RunTables
 from rolltrace.query.sql_check import sql_error
-from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF
+from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF_KIND
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
@@ -117,7 +117,7 @@ class _Compactor:
         if self._run.drop_damaged():
             self._run.refresh(STORED_COLUMNS, QueryDeadline())
         self._run.store_rewards(QueryDeadline(), also_few=True)
-        return [self._compacted(kind) for kind in TABLES_OF if self._run.covered[kind]]
+        return [self._compacted(kind) for kind in TABLES_OF_KIND if self._run.covered[kind]]
 
     def _compacted(self, kind: str) -> Part:
         parts, covered = self._run.parts[kind], self._run.covered

@@ -33,7 +33,7 @@ from rolltrace.query.table_schema import (
     SMALL_TABLES,
     STORED_COLUMNS,
     TABLE_INPUTS,
-    TABLES_OF,
+    TABLES_OF_KIND,
     TEXTS,
     sql_literal,
 )
@@ -347,7 +347,7 @@ def _engine_kind(tables: set[str]) -> str:
     """
     if tables <= set(SMALL_TABLES):
         return _SMALL
-    return TEXTS if tables & {*TABLES_OF[TEXTS]} else ROLLOUTS
+    return TEXTS if tables & {*TABLES_OF_KIND[TEXTS]} else ROLLOUTS
 
 
 def _is_fatal(error: "duckdb.Error") -> bool:

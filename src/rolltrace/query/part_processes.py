@@ -16,7 +16,7 @@ from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
 from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, ranges_between
 from rolltrace.query.parts import Part, PartInfo
-from rolltrace.query.table_schema import FOLDER_OF
+from rolltrace.query.table_schema import FOLDER_OF_KIND
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE
 from rolltrace.store.read_errors import ReadError
@@ -57,7 +57,7 @@ class PartProcesses:
     def __init__(self, files: RunFiles, kinds: tuple[str, ...], private: Path) -> None:
         self._files = files
         self._kinds = kinds
-        self._folder = FOLDER_OF[kinds[0]]
+        self._folder = FOLDER_OF_KIND[kinds[0]]
         self._private = private
         self._pool: ProcessPool | None = None
         self._batches: dict[Future[bytes], dict[str, int]] = {}
@@ -207,7 +207,7 @@ def _build(run: RunFiles, kinds: Sequence[str], files: list[str], limits: dict[s
     """In a worker process: make a part of some segments, up to `limits`; returns a `BuiltParts`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
     reader, errors = RunReader(run), list[ReadError]()
-    cursor = Cursor(run, FOLDER_OF[kinds[0]], errors.append, reads=frozenset(files).__contains__, limits=limits)
+    cursor = Cursor(run, FOLDER_OF_KIND[kinds[0]], errors.append, reads=frozenset(files).__contains__, limits=limits)
     private = Path(path)
     builder = PartBuilder(kinds, _worker_connection(private.parent), errors.append, reader.decode_score)
     for location, line in cursor.read():

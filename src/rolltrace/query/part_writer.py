@@ -9,14 +9,14 @@ import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.query.arrow_columns import ArrowTable
-from rolltrace.query.parts import Part, PartInfo, Ranges
+from rolltrace.query.parts import Part, PartInfo, Ranges, RowStats, common_scores, joined_ranges
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
-from rolltrace.query.table_columns import DecodeScore, RowStats, read_tables, with_valid_text
+from rolltrace.query.table_columns import DecodeScore, read_tables, with_valid_text
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
-    KINDS_OF,
+    KINDS_OF_FOLDER,
     STORED_COLUMNS,
-    TABLES_OF,
+    TABLES_OF_KIND,
     TEXTS,
     sql_identifier,
     sql_literal,
@@ -40,6 +40,10 @@ _TEXT_ROWS = 20_480
 _NEW_ROWS = "_new_rows"
 _SECONDS = "greatest(epoch_us(r.ended_at) - epoch_us(r.started_at), 0) / 1e6"
 """How long a rollout took: 0 if the clock was set back meanwhile."""
+_STORED_REWARDS = """(
+    select id as rollout, any_value(reward) as value, any_value(reward_order) as reward_order from {}
+    where reward_order is not null group by id
+)"""
 SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
 """The columns that are the same for all attempts at one index of a group, in all sessions."""
 
@@ -61,7 +65,7 @@ class PartBuilder:
         self._decode_score = decode_score
         self._lines: list[tuple[bytes, LineLocation]] = []
         """Lines that are not columns yet."""
-        self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF[kind]}
+        self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF_KIND[kind]}
         self._bytes = 0
         self._chunk_bytes = 0
 
@@ -89,7 +93,7 @@ class PartBuilder:
     def _write_kind(self, kind: str, path: Path, ranges: Ranges) -> Part:
         of_texts = RowStats(responses=self._stats.responses)
         stats = of_texts if kind == TEXTS else msgspec.structs.replace(self._stats, responses=0)
-        stats.rows = {table: self._tables[table].rows for table in TABLES_OF[kind] if self._tables[table].rows}
+        stats.rows = {table: self._tables[table].rows for table in TABLES_OF_KIND[kind] if self._tables[table].rows}
         path.mkdir()
         for table in stats.rows:
             columns, file = self._tables.pop(table), path / f"{table}.parquet"
@@ -146,6 +150,34 @@ def write_arrow_table(
         connection.unregister(_NEW_ROWS)
 
 
+def merge_parts(
+    connection: "duckdb.DuckDBPyConnection", path: Path, kind: str, parts: Sequence[Part], ranges: Ranges | None = None
+) -> Part:
+    """Write one part with the rows of several of one kind.
+
+    `ranges` are the ranges of lines that it covers, if that includes lines without rows.
+    """
+    stats = RowStats(rows={})
+    for part in parts:
+        stats.merge(part.info.stats)
+    stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF_KIND[kind]}
+    path.mkdir()
+    for table in stats.rows:
+        columns = ", ".join(map(sql_identifier, STORED_COLUMNS[table]))
+        sources = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))
+        query = f"select {columns} from {sources}"
+        if table == "rollouts":
+            has_rewards = any(part.info.scores_covered for part in parts)
+            rewards = _STORED_REWARDS.format(sources) if has_rewards else None
+            query = rollouts_query(connection, f"({query})", stats, rewards)
+        copy_to_parquet(connection, query, path / f"{table}.parquet")
+    add_line_stats(connection, path, stats)
+    ranges = joined_ranges(parts) if ranges is None else ranges
+    info = PartInfo(kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
+    info.errors = [error for part in parts for error in part.info.errors]
+    return Part(path, info)
+
+
 def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: Path) -> None:
     """Write the rows of a query to a Parquet file."""
     options = f"{_PARQUET}, row_group_size {_TEXT_ROWS}" if path.stem in _WITH_TEXT else _PARQUET
@@ -154,7 +186,7 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
 
 def add_line_stats(connection: "duckdb.DuckDBPyConnection", path: Path, stats: RowStats) -> None:
     """Count the lines of a part by its table that has one row for each of them; without one, they are not counted."""
-    tables = [folder for folder in KINDS_OF if stats.rows.get(folder)]
+    tables = [folder for folder in KINDS_OF_FOLDER if stats.rows.get(folder)]
     if not tables:
         return
     rows = parquet_source([path / f"{tables[0]}.parquet"])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import LAYOUT_VERSION
 from rolltrace.store.cache_key import add_signature, cache_folders, make_cache_folder, read_signed
 from rolltrace.store.read_errors import ReadError
@@ -26,6 +25,39 @@ INFO_FILE = "part.json"
 _MAX_INFO_BYTES = 16 << 20
 _NAME = re.compile(r"part-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.part-[0-9a-f]+")
+
+
+class RowStats(msgspec.Struct):
+    """Counts over the lines of some tables; queries use them to skip joins."""
+
+    rows: dict[str, int] = {}
+    """By table, the number of rows."""
+    sessions: set[str] = msgspec.field(default_factory=set)
+    """The sessions of the rollouts."""
+    has_retries: bool = False
+    """Whether any rollout was retried."""
+    shared_slots: int = 0
+    """How many rollouts are of a place in a group that another session recorded, too."""
+    rewards: int = 0
+    """How many scores are rewards of rollouts."""
+    responses: int = 0
+    """How many messages are stored with the steps whose responses they are."""
+    lines: dict[str, int] = {}
+    """By file, the number of its lines; likewise the next two, `part_writer` counts it when a part is written."""
+    ids: tuple[str, str] = ("", "")
+    """The first and the last id of a line, in alphabetical order."""
+    repeats: int = 0
+    """How many lines repeat the id of another one."""
+
+    def merge(self, other: "RowStats") -> None:
+        """Add the counts of other lines."""
+        for table, rows in other.rows.items():
+            self.rows[table] = self.rows.get(table, 0) + rows
+        self.sessions |= other.sessions
+        self.has_retries |= other.has_retries
+        self.shared_slots += other.shared_slots
+        self.rewards += other.rewards
+        self.responses += other.responses
 
 
 class PartInfo(msgspec.Struct, kw_only=True):

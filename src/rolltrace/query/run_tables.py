@@ -14,18 +14,13 @@ from rolltrace.query.late_rewards import LateRewards
 from rolltrace.query.part_processes import MakerLock, PartProcesses, add_errors, estimated_length
 from rolltrace.query.part_writer import (
     PartBuilder,
-    add_line_stats,
-    copy_to_parquet,
-    parquet_source,
+    merge_parts,
     ranges_between,
-    rollouts_query,
 )
 from rolltrace.query.parts import (
     ParquetPart,
     Part,
-    PartInfo,
     Ranges,
-    common_scores,
     covering_parts,
     find_parts,
     joined_ranges,
@@ -33,8 +28,7 @@ from rolltrace.query.parts import (
     remove_parts,
     segment_sizes,
 )
-from rolltrace.query.table_columns import RowStats
-from rolltrace.query.table_schema import FOLDER_OF, KIND_OF, KINDS_OF, STORED_COLUMNS, TABLES_OF, sql_identifier
+from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, TABLES_OF_KIND
 from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import ROLLOUTS, SCORES
@@ -101,7 +95,7 @@ class RunTables:
         self._on_progress = on_progress
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
-        together = {(kind,) for kind in TABLES_OF} | set(KINDS_OF.values())
+        together = {(kind,) for kind in TABLES_OF_KIND} | set(KINDS_OF_FOLDER.values())
         self._processes = {kinds: PartProcesses(reader.files, kinds, private / _PROCESSES) for kinds in together}
         (private / _PROCESSES).mkdir(parents=True, exist_ok=True)
 
@@ -111,9 +105,9 @@ class RunTables:
         Without `reads`, or if the revision is that of the last time, only folders are read that were not read before.
         """
         revision = self._revision()
-        stored = [table for table in tables if table in KIND_OF]
-        for folder, kinds in KINDS_OF.items():
-            wanted = {KIND_OF[table] for table in stored} & {*kinds}
+        stored = [table for table in tables if table in KIND_OF_TABLE]
+        for folder, kinds in KINDS_OF_FOLDER.items():
+            wanted = {KIND_OF_TABLE[table] for table in stored} & {*kinds}
             if not wanted:
                 continue
             is_new = folder not in self.parts
@@ -121,7 +115,7 @@ class RunTables:
                 for kind in kinds:
                     self._start(kind, self._find(kind))
             for kind in wanted:
-                self._drop(self._damaged_parts(kind, [table for table in stored if KIND_OF[table] == kind]))
+                self._drop(self._damaged_parts(kind, [table for table in stored if KIND_OF_TABLE[table] == kind]))
             is_pending = any(processes.pending for processes in self._processes.values())
             is_changed = is_pending or self._read_revisions.get(folder) != revision
             self._read_folder(folder, wanted, deadline, is_new=is_new, reads=reads and is_changed)
@@ -138,7 +132,7 @@ class RunTables:
 
         Another kind follows as far as that of the folder's name was read, so that the tables fit together.
         """
-        kinds = KINDS_OF[folder]
+        kinds = KINDS_OF_FOLDER[folder]
         processes = self._processes[kinds]
         before = self._dropped.pop(folder, None)
         if before is not None and not reads:  # read the same lines again, and no others
@@ -162,7 +156,9 @@ class RunTables:
         if not pending:
             return 1.0
         total = sum(
-            estimated_length(entry) for folder in KINDS_OF for entry in existing_segments(self._reader.files, folder)
+            estimated_length(entry)
+            for folder in KINDS_OF_FOLDER
+            for entry in existing_segments(self._reader.files, folder)
         )
         return max(0.0, 1.0 - pending / max(total, 1))
 
@@ -174,7 +170,7 @@ class RunTables:
 
     def table_parts(self, table: str) -> list[ParquetPart]:
         """The parts of one table that have rows."""
-        return [part.table(table) for part in self.parts[KIND_OF[table]] if part.info.stats.rows.get(table)]
+        return [part.table(table) for part in self.parts[KIND_OF_TABLE[table]] if part.info.stats.rows.get(table)]
 
     def group_parts(self) -> list[ParquetPart]:
         """Groups that compaction has stored; views check whether they are up to date."""
@@ -187,7 +183,7 @@ class RunTables:
     def line_counts(self) -> Counter[str]:
         """By file, how many lines have rows."""
         counts: Counter[str] = Counter()
-        for folder in KINDS_OF:
+        for folder in KINDS_OF_FOLDER:
             for part in self.parts.get(folder, ()):
                 counts.update(part.info.stats.lines)
         return counts
@@ -212,30 +208,8 @@ class RunTables:
         return part
 
     def merge(self, kind: str, parts: Sequence[Part], ranges: Ranges | None = None) -> Part:
-        """Merge some parts of one kind into one, in the private folder.
-
-        `ranges` are the ranges of lines that it covers, if that includes lines without rows.
-        """
-        stats = RowStats(rows={})
-        for part in parts:
-            stats.merge(part.info.stats)
-        stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF[kind]}
-        path = self.private_path(kind)
-        path.mkdir()
-        for table in stats.rows:
-            columns = ", ".join(map(sql_identifier, STORED_COLUMNS[table]))
-            sources = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))
-            query = f"select {columns} from {sources}"
-            if table == "rollouts":
-                has_rewards = any(part.info.scores_covered for part in parts)
-                rewards = _STORED_REWARDS.format(sources) if has_rewards else None
-                query = rollouts_query(self._connection, f"({query})", stats, rewards)
-            copy_to_parquet(self._connection, query, path / f"{table}.parquet")
-        add_line_stats(self._connection, path, stats)
-        ranges = joined_ranges(parts) if ranges is None else ranges
-        info = PartInfo(kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
-        info.errors = [error for part in parts for error in part.info.errors]
-        return Part(path, info)
+        """Merge some parts of one kind into one, in the private folder; see `merge_parts`."""
+        return merge_parts(self._connection, self.private_path(kind), kind, parts, ranges)
 
     def store_rewards(self, deadline: QueryDeadline, *, also_few: bool = False) -> None:
         """Store the rewards from late scores with the rollouts, unless another process is about it."""
@@ -278,7 +252,9 @@ class RunTables:
 
     def _start(self, kind: str, parts: Sequence[Part]) -> None:
         """Continue from these parts, as far as they fit together."""
-        self.parts[kind], self.covered[kind] = covering_parts(parts, segment_sizes(self._reader.files, FOLDER_OF[kind]))
+        self.parts[kind], self.covered[kind] = covering_parts(
+            parts, segment_sizes(self._reader.files, FOLDER_OF_KIND[kind])
+        )
         for error in (error for part in self.parts[kind] for error in part.info.errors):
             self._on_error(error)
         self._cursors = {kinds: cursor for kinds, cursor in self._cursors.items() if kind not in kinds}
@@ -306,7 +282,7 @@ class RunTables:
             for kinds, processes in self._processes.items():
                 if kind in kinds:
                     processes.close()
-            if kind in KINDS_OF:
+            if kind in KINDS_OF_FOLDER:
                 self._dropped.setdefault(kind, self.covered[kind])
             rest = [part for part in self.parts[kind] if part not in bad]
             known = {part.path for part in rest}
@@ -367,7 +343,7 @@ class RunTables:
         def reads(file: str) -> bool:
             return file not in processes.pending and (limits is None or covered.get(file, 0) < limits.get(file, 0))
 
-        cursor = self._reader.cursor(FOLDER_OF[kinds[0]], covered, reads, limits, self._errors.append)
+        cursor = self._reader.cursor(FOLDER_OF_KIND[kinds[0]], covered, reads, limits, self._errors.append)
         if limits is None:
             self._cursors[kinds] = cursor
         return cursor
@@ -377,7 +353,7 @@ class RunTables:
 
         They are used if they cover as much as before, and the same lines for all kinds: no line may be read twice.
         """
-        sizes = segment_sizes(self._reader.files, FOLDER_OF[kinds[0]])
+        sizes = segment_sizes(self._reader.files, FOLDER_OF_KIND[kinds[0]])
         parts = {kind: [*self.parts[kind]] for kind in kinds}
         for kind, own in parts.items():
             known = {part.path for part in own}
@@ -389,7 +365,7 @@ class RunTables:
         if all(reached[0].get(file, 0) >= end for file, end in before.items()):
             for kind, own in parts.items():
                 self._start(kind, own)
-                self._drop(self._damaged_parts(kind, TABLES_OF[kind]))
+                self._drop(self._damaged_parts(kind, TABLES_OF_KIND[kind]))
         if self._on_progress is not None:
             self._on_progress(self.coverage)
 
@@ -440,9 +416,3 @@ class RunTables:
 
     def _is_private(self, part: Part) -> bool:
         return part.path.parent not in self._cache_folders
-
-
-_STORED_REWARDS = """(
-    select id as rollout, any_value(reward) as value, any_value(reward_order) as reward_order from {}
-    where reward_order is not null group by id
-)"""

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.part_writer import write_arrow_table
-from rolltrace.query.parts import ParquetPart, PartInfo
+from rolltrace.query.parts import ParquetPart, PartInfo, RowStats
 from rolltrace.query.run_state import needs_count, planned_episodes, run_state, settle_continued
-from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import SMALL_TABLES
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from rolltrace.errors import RecordError
+from rolltrace.query.parts import RowStats
 from rolltrace.query.score_order import write_position
 from rolltrace.query.table_schema import (
     CALL_FIELDS,
@@ -166,39 +167,6 @@ _TOKENS = ("prompt_tokens", "completion_tokens")
 _rollout_decoder = msgspec.json.Decoder(_rollouts.struct)
 _rollouts_only_decoder = msgspec.json.Decoder(_rollouts_only.struct)
 _score_decoder = msgspec.json.Decoder(_scores.struct)
-
-
-class RowStats(msgspec.Struct):
-    """Counts over the lines of some tables; queries use them to skip joins."""
-
-    rows: dict[str, int] = {}
-    """By table, the number of rows."""
-    sessions: set[str] = msgspec.field(default_factory=set)
-    """The sessions of the rollouts."""
-    has_retries: bool = False
-    """Whether any rollout was retried."""
-    shared_slots: int = 0
-    """How many rollouts are of a place in a group that another session recorded, too."""
-    rewards: int = 0
-    """How many scores are rewards of rollouts."""
-    responses: int = 0
-    """How many messages are stored with the steps whose responses they are."""
-    lines: dict[str, int] = {}
-    """By file, the number of its lines; likewise the next two, `part_writer` counts it when a part is written."""
-    ids: tuple[str, str] = ("", "")
-    """The first and the last id of a line, in alphabetical order."""
-    repeats: int = 0
-    """How many lines repeat the id of another one."""
-
-    def merge(self, other: "RowStats") -> None:
-        """Add the counts of other lines."""
-        for table, rows in other.rows.items():
-            self.rows[table] = self.rows.get(table, 0) + rows
-        self.sessions |= other.sessions
-        self.has_retries |= other.has_retries
-        self.shared_slots += other.shared_slots
-        self.rewards += other.rewards
-        self.responses += other.responses
 
 
 def read_tables(

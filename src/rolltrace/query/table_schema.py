@@ -151,12 +151,16 @@ LAYOUT_VERSION = zlib.crc32(f"{ROW_VERSION} {STORED_COLUMNS}".encode())
 """Changes with every column, so that files that were derived with other columns are not used."""
 
 TEXTS = "texts"
-TABLES_OF = {ROLLOUTS: ("rollouts",), TEXTS: ("steps", "other_messages", "calls"), SCORES: ("scores", "score_calls")}
+TABLES_OF_KIND = {
+    ROLLOUTS: ("rollouts",),
+    TEXTS: ("steps", "other_messages", "calls"),
+    SCORES: ("scores", "score_calls"),
+}
 """By kind of part, its tables. Those of texts take most of the time, and few statements need them."""
-KIND_OF = {table: kind for kind, tables in TABLES_OF.items() for table in tables}
-KINDS_OF = {ROLLOUTS: (ROLLOUTS, TEXTS), SCORES: (SCORES,)}
+KIND_OF_TABLE = {table: kind for kind, tables in TABLES_OF_KIND.items() for table in tables}
+KINDS_OF_FOLDER = {ROLLOUTS: (ROLLOUTS, TEXTS), SCORES: (SCORES,)}
 """By folder of a run, the kinds of parts that are made from its lines."""
-FOLDER_OF = {kind: folder for folder, kinds in KINDS_OF.items() for kind in kinds}
+FOLDER_OF_KIND = {kind: folder for folder, kinds in KINDS_OF_FOLDER.items() for kind in kinds}
 
 SMALL_TABLES: dict[str, dict[str, str]] = {
     "runs": {**RUN_FIELDS.sql_types, "path": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR"},
@@ -322,7 +326,7 @@ FINISHED = (
     f"not superseded and not retried and not {CANCELLED} and coalesce(seat, 0) = 0 "
     f"and id not in ({_INTERRUPTED_GRADING})"
 )
-"""The condition that a rollout stands for an episode that counts and is finished; `totals` has it in Python.
+"""The condition that a rollout stands for an episode that counts and is finished; `run_totals` has it in Python.
 
 An episode whose only `reward` scores are of interrupted grading is not finished. One without scores is: a
 loop may record rollouts without rewards.

@@ -39,16 +39,9 @@ class RolloutTask:
     """Plays one env of an episode, and writes exactly one line."""
 
     __slots__ = (
-        "_builder",
-        "_finished",
-        "_on_record",
-        "_policy",
-        "_role",
-        "_settings",
-        "aborted",
-        "rollout_builder",
+        "_builder", "_finished", "_on_record", "_policy", "_role", "_settings", "aborted", "rollout_builder",
         "stopped_before_done",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

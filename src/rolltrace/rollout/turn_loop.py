@@ -52,22 +52,9 @@ class TurnLoop:
     """
 
     __slots__ = (
-        "_budget",
-        "_hooks",
-        "_limits",
-        "_over",
-        "_parse_failures",
-        "_prompt",
-        "_role",
-        "_step",
-        "clock",
-        "env",
-        "identity",
-        "recorder",
-        "rollout_builder",
-        "sampler",
-        "seed",
-    )
+        "_budget", "_hooks", "_limits", "_over", "_parse_failures", "_prompt", "_role", "_step", "clock", "env",
+        "identity", "recorder", "rollout_builder", "sampler", "seed",
+    )  # fmt: skip
 
     def __init__(
         self, env: Env, rollout_builder: RolloutBuilder, settings: RunnerSettings, policy: Policy, role: str

@@ -4,11 +4,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
-from math import isfinite
 from operator import attrgetter
-from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,18 +15,19 @@ from rolltrace.trace.call import Call
 from rolltrace.trace.codec import add_checksum, decode_rollout, to_wire, wire_value
 from rolltrace.trace.coerce import coerce_field, coerce_record, coerce_time
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.field_types import FieldKind, Range, record_fields
+from rolltrace.trace.field_types import Range, record_fields
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import json_number
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.message_table import MessageTable
-from rolltrace.trace.plain_values import is_encodable_header, plain_types
+from rolltrace.trace.outcome_row import OUTCOME_FIELDS, OUTCOME_LENGTH, outcome_row
+from rolltrace.trace.plain_values import is_encodable_header
 from rolltrace.trace.quote import TextSource
 from rolltrace.trace.quote_search import add_quotes
 from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Outcome, Rollout
 from rolltrace.trace.score import Grade
-from rolltrace.trace.step_table import ConversationRow, OutcomeRow, StepTable, TrailingRow, transform_row
-from rolltrace.trace.stop_reasons import EnvFailure, StopReason, Termination
+from rolltrace.trace.step_table import ConversationRow, StepTable, TrailingRow, transform_row
+from rolltrace.trace.stop_reasons import EnvFailure, Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
 from rolltrace.trace.text_transform import (
     HashText,
@@ -45,17 +42,6 @@ from rolltrace.trace.tokens import Tokens, Usage
 _NO_FIELDS: Mapping[str, Any] = {}
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
-_OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if name in OutcomeRow.__struct_fields__}
-_OUTCOME_LENGTH = len(Outcome.__annotations__)
-_OUTCOME_TEXT_FIELDS = [field for field in text_fields(Rollout) if field.written_name in OutcomeRow.__struct_fields__]
-_PLAIN_TYPES = {
-    name: plain_types(field) - {int} | ({NoneType} if field.is_nullable else set())
-    for name, field in _OUTCOME_FIELDS.items()
-}
-"""By field of an outcome, the types of values that are written as they are."""
-_outcome_numbers = attrgetter(*(name for name, field in _OUTCOME_FIELDS.items() if field.kind is FieldKind.NUMBER))
-_PLAIN_TYPES["stop_reason"] |= {StopReason}
-_PLAIN_TYPES["ended_at"] |= {datetime}
 _header_text = attrgetter(*(field.name for field in text_fields(Header)))
 _OMITS_HEADER_FIELDS = any(field.omits_default for field in record_fields(Header))
 
@@ -112,26 +98,10 @@ class RolloutBuilder:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_encoded",
-        "_ended_before_first_turn",
-        "_grade",
-        "_grade_fields",
-        "_header",
-        "_open_response",
-        "_raw_response",
-        "_sent",
-        "_steps",
-        "calls",
-        "conversation",
-        "header",
-        "id",
-        "ledger_key",
-        "metrics",
-        "notes",
-        "recorded_text",
-        "transform",
-    )
+        "__weakref__", "_encoded", "_ended_before_first_turn", "_grade", "_grade_fields", "_header", "_open_response",
+        "_raw_response", "_sent", "_steps", "calls", "conversation", "header", "id", "ledger_key", "metrics", "notes",
+        "recorded_text", "transform",
+    )  # fmt: skip
 
     def __init__(self, header: Header, *, keeps_tokens: bool = True, transform: TextTransform | None = None) -> None:
         self.header = header
@@ -308,35 +278,21 @@ class RolloutBuilder:
             calls = [coerce_record(call, f"calls[{index}]", notes) for index, call in enumerate(calls)]
         if transform is not None:
             calls = [transform_record(call, transform) for call in calls]
-        ending = encode_fields(self._outcome_row(outcome, notes, transform), notes)
+        ended = outcome_row(outcome, self._grade_fields, notes, transform)
+        if ended.ended_at < coerce_time(self.header.started_at):
+            notes.append(Note("ended_at", "before started_at, because the clock was set back: seconds counts as 0"))
+        ending = encode_fields(ended, notes)
         stored_calls = add_quotes(calls, [conversation.text]) if calls else ()
         trailing = self._encode_trailing(outcome, stored_calls, notes, transform)
         line = add_checksum(header, b",", ending[1:-1], b",", conversation.data, b",", trailing)
         return EncodedRecord(self.id, line, _blobs(conversation, calls), conversation)
 
-    def _outcome_row(self, outcome: Outcome, notes: list[Note], transform: TextTransform | None) -> Any:
-        known: Mapping[str, Any] = outcome
-        if len(outcome) > _OUTCOME_LENGTH:
-            known = {name: value for name, value in outcome.items() if name in _OUTCOME_FIELDS}
-        row = OutcomeRow(**known, grade=self._grade_fields)
-        if not _is_plain(row):
-            for name, value in known.items():
-                field = _OUTCOME_FIELDS[name]
-                setattr(row, name, wire_value(field, coerce_field(field, value, "", notes), name, notes))
-        if transform is not None:
-            for field in _OUTCOME_TEXT_FIELDS:
-                if (value := getattr(row, field.written_name)) is not None and value is not msgspec.UNSET:
-                    setattr(row, field.written_name, transform_wire_value(field, value, transform))
-        if row.ended_at < coerce_time(self.header.started_at):
-            notes.append(Note("ended_at", "before started_at, because the clock was set back: seconds counts as 0"))
-        return row
-
     def _encode_trailing(
         self, outcome: Outcome, calls: Sequence[Call], notes: list[Note], transform: TextTransform | None
     ) -> bytes:
         fields: dict[str, Any] = {}
-        if len(outcome) > _OUTCOME_LENGTH:
-            fields |= {name: value for name, value in outcome.items() if name not in _OUTCOME_FIELDS}
+        if len(outcome) > OUTCOME_LENGTH:
+            fields |= {name: value for name, value in outcome.items() if name not in OUTCOME_FIELDS}
         if self.metrics:
             fields["metrics"] = self.metrics
         if not (calls or notes or fields or self._ended_before_first_turn):
@@ -414,24 +370,6 @@ def _frozen_header(header: Header, notes: list[Note], *, encodes: bool) -> bytes
         fields = to_wire(header if is_encodable else coerce_record(header, "", notes), "", notes)
     fields["env_args"] = redact_mapping(fields["env_args"])
     return encode_fields(fields, notes)[:-1] if encodes else fields
-
-
-def _is_plain(row: Any) -> bool:
-    """Whether an outcome can be written as it is: each field has its type, numbers are finite, times are in UTC."""
-    if not _has_plain_types(tuple(map(type, msgspec.structs.astuple(row)))):
-        return False
-    for number in _outcome_numbers(row):
-        if number is not None and not isfinite(number):
-            return False
-    return row.ended_at.tzinfo is UTC
-
-
-@lru_cache(maxsize=64)
-def _has_plain_types(types: tuple[type, ...]) -> bool:
-    return all(
-        name == "grade" or kind in _PLAIN_TYPES[name]
-        for name, kind in zip(OutcomeRow.__struct_fields__, types, strict=True)
-    )
 
 
 def _may_hold_text(value: Any) -> bool:

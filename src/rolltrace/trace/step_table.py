@@ -57,8 +57,6 @@ def wire_struct(record: type[msgspec.Struct], first: str = "", before: str = "")
 
 
 StepRow = wire_struct(Step)
-OutcomeRow = wire_struct(Rollout, "ended_at", before="messages")
-"""How a rollout ended."""
 ConversationRow = wire_struct(Rollout, "messages", before="calls")
 """Its conversation and its steps."""
 TrailingRow = wire_struct(Rollout, "calls")
