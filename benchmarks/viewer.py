@@ -330,6 +330,8 @@ def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict
     ids = json.loads((folder / store_scale.ID_FILE).read_text())
     with serving(folder) as viewer:
         first = first_times(viewer, ids)
+        while json.loads(viewer.ask("damage", []))["coverage"] < 1:
+            time.sleep(0.1)
         built = _peak_megabytes(viewer.process)
     with serving(folder) as viewer:
         reopened = [{**row, "first": f"{row['first']}, tables made"} for row in first_times(viewer, ids)]

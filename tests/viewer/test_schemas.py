@@ -87,7 +87,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return json.loads(questions.handlers[question](RequestParameters(pairs)))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(listing, "FIRST_IDS", 25)  # so that listings are longer than their beginning
+        patched.setattr(listing, "WINDOW", 25)  # so that listings have several windows
         yield ask
     library.close()
 

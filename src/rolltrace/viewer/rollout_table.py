@@ -1,11 +1,11 @@
 """The rollout table: rows in any order and selection, the values of columns, and the neighbours of a rollout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from rolltrace.errors import InputError
 from rolltrace.query.run import Run
-from rolltrace.query.table_schema import NUMBER_MAP, STORED_COLUMNS
+from rolltrace.query.table_schema import NUMBER_MAP, STORED_COLUMNS, sql_literal
 from rolltrace.viewer.columns import column_expression
 from rolltrace.viewer.filters import RolloutSelection, read_names, select_by_id, select_rollouts
 from rolltrace.viewer.open_runs import OpenRun
@@ -16,8 +16,8 @@ MAX_COLUMNS = 100
 MAX_FACETS = 20
 """Each facet is counted by a statement of its own."""
 _MAX_KEYS = 5
-FIRST_IDS = 2_000
-"""How many ids are queried at first."""
+WINDOW = 2_000
+"""How many ids are queried at once."""
 _MAX_VALUES = 100
 _MAX_CELL_CHARS = 2_000
 """Longer cells are truncated; the page of the rollout shows everything."""
@@ -45,46 +45,111 @@ def list_rollouts(
     """Some rows of the selected rollouts, in order."""
     if len(columns) > MAX_COLUMNS:
         raise InputError(f"Expected at most {MAX_COLUMNS} columns, got {len(columns)}.")
-    last = offset + min(limit, MAX_ROWS)
-    listed = _list_ids(run, sql_run, selection, sort, last)
-    return RolloutsResponse(total=listed.total, offset=offset, rows=_rows(run.run, listed.ids[offset:last], columns))
+    listing = _Listing(run, sql_run, selection, sort)
+    rows = _rows(run.run, listing.ids(offset, min(limit, MAX_ROWS)), columns)
+    return RolloutsResponse(total=listing.total, offset=offset, rows=rows)
 
 
 def find_neighbours(
     run: OpenRun, sql_run: Run, selection: RolloutSelection, sort: Sort, rollout: str
 ) -> NeighboursResponse:
     """The position of a rollout among the selected ones, and the rollouts before and after it."""
-    listed = _list_ids(run, sql_run, selection, sort, 1)
-    if rollout not in listed.ids[:-1]:  # the one after it is needed, too
-        listed = _list_ids(run, sql_run, selection, sort, listed.total)
-    ids = listed.ids
-    try:
-        position = ids.index(rollout)
-    except ValueError:
-        return NeighboursResponse(position=None, total=listed.total, previous=None, next=None)
+    listing = _Listing(run, sql_run, selection, sort)
+    position = listing.position(rollout)
+    if position is None:
+        return NeighboursResponse(position=None, total=listing.total, previous=None, next=None)
+    first = max(position - 1, 0)
+    before, after = listing.ids(first, position - first), listing.ids(position + 1, 1)
     return NeighboursResponse(
         position=position,
-        total=listed.total,
-        previous=ids[position - 1] if position else None,
-        next=ids[position + 1] if position + 1 < len(ids) else None,
+        total=listing.total,
+        previous=before[0] if before else None,
+        next=after[0] if after else None,
     )
 
 
-class _ListedIds(NamedTuple):
-    """The ids of the selected rollouts in order, or the first of them."""
+class _Window(NamedTuple):
+    """Some ids of a listing, and how many it has in all."""
 
     ids: list[str]
     total: int
 
 
-def _list_ids(run: OpenRun, sql_run: Run, selection: RolloutSelection, sort: Sort, last: int) -> _ListedIds:
-    """The ids of the selected rollouts in order, at least up to the position `last`; cached."""
-    limit = FIRST_IDS if last <= FIRST_IDS else None
-    return run.cached(
-        ("ids", selection, sort, limit),
-        lambda: _query_ids(sql_run, selection, sort, limit),
-        lambda listed: sum(map(len, listed.ids[:1])) * len(listed.ids) + 64 * len(listed.ids),
-    )
+class _Listing:
+    """The ids of the selected rollouts in order. They are queried and cached in windows."""
+
+    def __init__(self, run: OpenRun, sql_run: Run, selection: RolloutSelection, sort: Sort) -> None:
+        sorted_by = [name for name, _ in sort]
+        order = (*sort, *((name, False) for name, _ in _DEFAULT if name not in sorted_by)) if sort else _DEFAULT
+        self._run = run
+        self._sql_run = sql_run
+        self._timeout = selection.timeout
+        self._name = selection, sort
+        self._rows = select_rollouts(selection, {f"k{number}": name for number, (name, _) in enumerate(order)})
+        keys = [key for number, (name, descending) in enumerate(order) for key in _keys(f"k{number}", name, descending)]
+        self._keys = [*keys, ("id", False)]
+        self._starts = run.cached(("starts", self._name), lambda: [0], lambda _: 100)
+        """Where the first window begins, and the one that was last used: the likeliest for a rollout."""
+
+    @property
+    def total(self) -> int:
+        """How many rollouts are selected."""
+        return self._window(0).total
+
+    def ids(self, offset: int, limit: int) -> list[str]:
+        """The ids at some positions."""
+        first, last = offset // WINDOW * WINDOW, min(offset + limit, self.total)
+        self._starts[1:] = [first]
+        ids = [id_ for start in range(first, last, WINDOW) for id_ in self._window(start).ids]
+        return ids[offset - first :][:limit]
+
+    def position(self, rollout: str) -> int | None:
+        """The position of a rollout, if it is selected."""
+        for start in tuple(self._starts):
+            ids = self._window(start).ids
+            if rollout in ids:
+                return start + ids.index(rollout)
+        own = f"select position // {WINDOW} * {WINDOW} as start from ordered where id = {sql_literal(rollout)}"
+        statement = f"""
+            with selected as ({self._rows}), ordered as materialized (
+                select id, row_number() over (order by {self._order()}) - 1 as position from selected
+            )
+            select id, start from ordered, ({own}) where position >= start and position < start + {WINDOW}
+            order by position
+        """
+        rows = self._sql_run.sql(statement, timeout=self._timeout).fetchall()
+        if not rows:
+            return None
+        ids, start = [id_ for id_, _ in rows], rows[0][1]
+        self._window(start, lambda: _Window(ids, self.total))
+        return ids.index(rollout) + int(start)
+
+    def _window(self, start: int, compute: Callable[[], _Window] | None = None) -> _Window:
+        """The ids from a position on."""
+        return self._run.cached(
+            ("ids", self._name, start),
+            compute or (lambda: self._query(start)),
+            lambda window: sum(map(len, window.ids[:1])) * len(window.ids) + 64 * len(window.ids),
+        )
+
+    def _query(self, start: int) -> _Window:
+        offset, limit, is_reversed = start, WINDOW, False
+        if start > 0 and start > self.total // 2:  # sorting from the end is quicker: fewer rows come before
+            limit = max(min(WINDOW, self.total - start), 0)
+            offset, is_reversed = self.total - start - limit, True
+        # The rows themselves, not a list of them: an aggregate does not keep the order of its input.
+        statement = f"""
+            with selected as materialized ({self._rows})
+            select id, (select count(*) from selected) from selected
+            order by {self._order(is_reversed=is_reversed)} limit {limit} offset {offset}
+        """
+        rows = self._sql_run.sql(statement, timeout=self._timeout).fetchall()
+        ids = [id_ for id_, _ in rows]
+        return _Window(ids[::-1] if is_reversed else ids, rows[0][1] if rows else 0)
+
+    def _order(self, *, is_reversed: bool = False) -> str:
+        nulls = "nulls first" if is_reversed else "nulls last"
+        return ", ".join(f"{key} {'desc' if desc != is_reversed else 'asc'} {nulls}" for key, desc in self._keys)
 
 
 def count_values(sql_run: Run, selection: RolloutSelection, columns: Sequence[str]) -> FacetsResponse:
@@ -103,32 +168,14 @@ def _counts(sql_run: Run, selection: RolloutSelection, column: str) -> tuple[Cou
     return tuple(Count(*row) for row in sql_run.sql(statement, timeout=selection.timeout))
 
 
-def _query_ids(sql_run: Run, selection: RolloutSelection, sort: Sort, limit: int | None) -> _ListedIds:
-    sorted_by = [name for name, _ in sort]
-    order = (*sort, *((name, False) for name, _ in _DEFAULT if name not in sorted_by)) if sort else _DEFAULT
-    rows = select_rollouts(selection, {f"k{number}": name for number, (name, _) in enumerate(order)})
-    keys = [_key(f"k{number}", name, descending) for number, (name, descending) in enumerate(order)]
-    shown = "" if limit is None else f"limit {limit}"
-    statement = f"with selected as ({rows}) select id from selected order by {', '.join(keys)}, id {shown}"
-    timeout = selection.timeout
-    # The rows themselves, not a list of them: an aggregate does not keep the order of its input.
-    rows_of_ids = sql_run.sql(statement, timeout=timeout)
-    ids = list(dict.fromkeys(row[0] for row in rows_of_ids))  # duplicate lines are one rollout
-    if limit is None or len(ids) < limit:
-        return _ListedIds(ids, len(ids))
-    [(total,)] = sql_run.sql(f"select count(distinct id) from ({rows})", timeout=timeout)
-    return _ListedIds(ids, total)
-
-
-def _key(alias: str, name: str, descending: bool) -> str:
-    """An ORDER BY key: in both directions nulls come last, and NaN just before them."""
-    direction = "desc" if descending else "asc"
-    kind = column_expression(name).kind
-    if kind == "number":
-        return f"{alias} is null, isnan({alias}::double), {alias} {direction}"
+def _keys(alias: str, name: str, descending: bool) -> list[tuple[str, bool]]:
+    """The keys of an ORDER BY for a column, in which nulls come last, and NaN just before them in both directions."""
+    keys = [(alias, descending)]
+    if descending and column_expression(name).kind == "number" and STORED_COLUMNS["rollouts"].get(name) != "BIGINT":
+        keys.insert(0, (f"isnan({alias}::double)", False))
     if name == "group":  # names are often numbers
-        return f"try_cast({alias} as bigint) {direction} nulls last, {alias} {direction} nulls last"
-    return f"{alias} {direction} nulls last"
+        keys.insert(0, (f"try_cast({alias} as bigint)", descending))
+    return keys
 
 
 def _rows(run: Run, ids: Sequence[str], columns: Sequence[str]) -> tuple[dict[str, Any], ...]:
