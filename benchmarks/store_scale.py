@@ -24,9 +24,10 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.store.writer import RunWriter
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.tokens import Usage
 

@@ -17,9 +17,9 @@ from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.convert import as_message
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.tokens import Usage
 

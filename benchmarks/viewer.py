@@ -27,7 +27,7 @@ import store_scale
 from rolltrace.store.create import create_run
 from rolltrace.store.layout import RUN_FILE
 from rolltrace.trace.codec import add_checksum
-from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.ids import new_id
 
 RUN = "run"
 _PAGE = 100

@@ -4,9 +4,9 @@ from typing import Any
 
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 

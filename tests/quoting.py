@@ -10,9 +10,9 @@ from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 

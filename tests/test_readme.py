@@ -84,13 +84,13 @@ def test_the_commands_of_the_guide_to_the_runner_run(tmp_path):
 
 
 def test_the_guide_to_recording_runs(tmp_path):
-    """The guide's blocks are one program, which records three rollouts of a loop of its own and reads them back."""
+    """The guide's blocks are one program, which records rollouts of a loop of its own and reads them back."""
     guide = (ROOT / "docs" / "guides" / "record-your-loop.md").read_text()
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     hidden = '{"to": "[hidden]", "key": "[hidden]"}'
-    assert ran.stdout.splitlines() == ["3 recorded, {} dropped", hidden, "41?", "(4, 4, 0.8125)"]
+    assert ran.stdout.splitlines() == ["5 recorded, {} dropped", hidden, "41?", "(4, 6, 0.85)"]
     recorded = "".join(path.read_text() for path in tmp_path.glob("runs/private/*/*.jsonl"))
     assert "Ann." in recorded
     assert "Hello" in recorded

@@ -36,13 +36,17 @@ _NAMES_BY_MODULE = {
     "rolltrace.rollout.memory_sink": ("MemorySink",),
     "rolltrace.rollout.strategies": ("FailFast", "KeepViable"),
     "rolltrace.store.create": ("create_run",),
+    "rolltrace.store.recorder": ("RolloutRecorder", "current_rollout"),
     "rolltrace.store.recording": ("Level", "Recording"),
+    "rolltrace.trace.failure": ("Failure",),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
     "rolltrace.trace.stop_reasons": ("EnvFailure", "Layer", "Status", "StopReason", "StoppedBy", "Termination"),
     "rolltrace.trace.pattern_redaction": ("redact_pattern",),
     "rolltrace.trace.rollout": ("Rollout", "RolloutTrace", "Step"),
+    "rolltrace.trace.ids": ("stable_id",),
     "rolltrace.trace.score": ("Grade", "Score"),
     "rolltrace.trace.sink": ("Sink",),
+    "rolltrace.trace.tokens": ("Tokens", "Usage"),
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 

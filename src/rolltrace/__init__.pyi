@@ -51,9 +51,13 @@ from rolltrace.rollout.runner import Runner as Runner
 from rolltrace.rollout.strategies import FailFast as FailFast
 from rolltrace.rollout.strategies import KeepViable as KeepViable
 from rolltrace.store.create import create_run as create_run
+from rolltrace.store.recorder import RolloutRecorder as RolloutRecorder
+from rolltrace.store.recorder import current_rollout as current_rollout
 from rolltrace.store.recording import Level as Level
 from rolltrace.store.recording import Recording as Recording
 from rolltrace.testing.check_env import check_env as check_env
+from rolltrace.trace.failure import Failure as Failure
+from rolltrace.trace.ids import stable_id as stable_id
 from rolltrace.trace.message import Message as Message
 from rolltrace.trace.message import Part as Part
 from rolltrace.trace.message import Sampling as Sampling
@@ -72,4 +76,6 @@ from rolltrace.trace.stop_reasons import Status as Status
 from rolltrace.trace.stop_reasons import StoppedBy as StoppedBy
 from rolltrace.trace.stop_reasons import StopReason as StopReason
 from rolltrace.trace.stop_reasons import Termination as Termination
+from rolltrace.trace.tokens import Tokens as Tokens
+from rolltrace.trace.tokens import Usage as Usage
 from rolltrace.version import __version__ as __version__

@@ -13,9 +13,9 @@ from rolltrace.store.writer import RunWriter
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import add_checksum, utc_now
 from rolltrace.trace.failure import Failure
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message, Part
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
 

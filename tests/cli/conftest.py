@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from rolltrace.cli.app import cli
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 

@@ -14,8 +14,8 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import encode_with_scores, utc_now
 from rolltrace.trace.failure import Failure
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
 

@@ -9,9 +9,10 @@ import pytest
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import EncodedRecord, new_id
+from rolltrace.trace.rollout_builder import EncodedRecord
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 

@@ -15,9 +15,9 @@ from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_state import RunState
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import add_checksum, utc_now
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 from rolltrace.trace.strict_json import encode_json

@@ -12,9 +12,9 @@ from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.failure import Failure
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 from rolltrace.trace.strict_json import encode_json
 from rolltrace.trace.tokens import Usage

@@ -8,9 +8,10 @@ import pytest
 
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 

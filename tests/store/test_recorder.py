@@ -493,22 +493,32 @@ def test_texts_and_iterators_will_do(run):
     assert {step.trace.policy_response for step in rollout.steps} == {Message("assistant", "4")}
 
 
-def test_ended_rollout_takes_no_more(run):
-    """After its end a rollout is closed; ending it again does nothing."""
+LATE = {
+    "append": lambda r: r.append("more"),
+    "step": lambda r: r.step(QUESTION, "4"),
+    "send": lambda r: r.send(QUESTION),
+    "observe": lambda r: r.observe(QUESTION),
+    "grade": lambda r: r.grade(1.0),
+    "metric": lambda r: r.metric("a", 1),
+    "call": lambda r: r.call(QUESTION, "yes"),
+    "attach_tokens": lambda r: r.attach_tokens(0, rolltrace.Tokens((1,), (2,))),
+}
+"""By the name of a method, a call of it that comes too late."""
+
+
+def test_what_comes_after_the_end_is_dropped_and_counted(run, caplog):
+    """After its end a rollout is closed: ending it again does nothing, and other calls never raise."""
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, "4", 1.0)
     r.end("error")
-    for late in (
-        lambda: r.step(QUESTION, "4"),
-        lambda: r.send(QUESTION),
-        lambda: r.observe(QUESTION),
-        lambda: r.grade(1.0),
-        lambda: r.metric("a", 1),
-    ):
-        with pytest.raises(InputError, match="which has ended"):
-            late()
+    for late in (*LATE.values(), LATE["step"]):
+        late(r)
+    assert not run.flush()  # something was lost
     [rollout] = recorded(run)
-    assert (rollout.stop_reason, len(rollout.steps)) == ("completed", 1)
+    assert (rollout.stop_reason, len(rollout.steps), rollout.calls, rollout.grade) == ("completed", 1, (), None)
+    assert run.ledger.dropped_after_end == {**dict.fromkeys(LATE, 1), "step": 2}
+    assert not run.ledger.complete
+    assert len([line for line in caplog.messages if "step. Further losses" in line]) == 1
 
 
 def test_wrong_end_is_told_and_can_be_repeated(run):

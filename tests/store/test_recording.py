@@ -21,9 +21,9 @@ from rolltrace.trace.codec import utc_now
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 from rolltrace.trace.tokens import Tokens, Usage

@@ -88,7 +88,7 @@ def test_flushed_rollouts_survive_a_kill(tmp_path):
 import os, signal, sys
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.rollout import Header
 writer = create_run(sys.argv[1])
 def begin(index):

@@ -33,8 +33,9 @@ from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, Termination
 from rolltrace.trace.tokens import Tokens, Usage

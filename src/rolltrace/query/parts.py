@@ -16,7 +16,7 @@ from rolltrace.store.read_errors import ReadError
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import open_regular, remove_abandoned_files, sync_path
 from rolltrace.store.segment_reader import existing_segments
-from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.ids import new_id
 
 Ranges = dict[str, tuple[int, int]]
 """By file, the first byte and the end, uncompressed."""

@@ -27,8 +27,9 @@ from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.turn_loop import TurnLoop
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.failure import Failure, failure_of
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.rollout import Header, Outcome, Rollout
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 

@@ -25,8 +25,8 @@ from rolltrace.trace.codec import utc_now
 from rolltrace.trace.coerce import coerce_record
 from rolltrace.trace.failure import INTERRUPTED, Failure, failure_of
 from rolltrace.trace.freeform import Note
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.rollout import Rollout
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Grade, GroupKey, Score, latest_reward
 from rolltrace.trace.stop_reasons import Layer, Status
 

@@ -1,8 +1,9 @@
 """A sink that stores rollouts and scores in memory."""
 
 from rolltrace.trace.codec import copy_score, decode_rollout
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.rollout import Header, Outcome, Rollout
-from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder
 from rolltrace.trace.score import Score
 
 

@@ -16,8 +16,8 @@ from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unf
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import Note, describe, to_json_mapping
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.limits import MAX_INFO_BYTES
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,13 @@ import msgspec
 
 from rolltrace.store.layout import decode_versioned
 from rolltrace.trace.codec import add_checksum, utc_now, verify_checksum
-from rolltrace.trace.field_types import FORMAT_VERSION, Counts, Timestamp
-from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.field_types import FORMAT_VERSION, Counts, Omittable, Timestamp
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.strict_json import json_encoder
 
-LOSSES = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
+LOSSES = (
+    "unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed", "dropped_after_end"
+)  # fmt: skip
 """The fields of a ledger that count losses by reason."""
 
 
@@ -43,6 +45,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts and scores recorded without their text because redacting it failed, by reason."""
     sync_failed: Counts = {}
     """How often the disk did not confirm what was written, by reason: a power loss may cost it."""
+    dropped_after_end: Omittable[Counts] = {}
+    """What was recorded of rollouts that had ended, and was dropped, by the method of the recorder that was called."""
     closed: bool = False
     """Whether the session was closed."""
     continues: tuple[str, ...] | None = None

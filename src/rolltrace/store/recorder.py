@@ -1,15 +1,20 @@
 """Records one rollout of a training loop of your own: prompts, responses and rewards."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Required, Self, TypedDict
+from typing import Any, Self
 
 from rolltrace.errors import InputError
 from rolltrace.store.recorder_inputs import (
+    RolloutFields,
+    as_failure,
     as_messages,
     as_sampling,
     as_stopped_by,
+    as_time,
     as_tools,
     as_usage,
     check_header,
@@ -18,59 +23,48 @@ from rolltrace.store.recorder_inputs import (
     is_identical_value,
 )
 from rolltrace.trace.api_response import unpack_response
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.coerce import with_non_numeric
 from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_message, as_tool
-from rolltrace.trace.failure import failure_of
+from rolltrace.trace.failure import Failure
+from rolltrace.trace.freeform import describe
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Grade
 from rolltrace.trace.sink import Sink
-from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason, Termination
-from rolltrace.trace.tokens import Tokens, Usage
+from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.tokens import Tokens, Usage, usage_of
 
+_current: ContextVar["RolloutRecorder | None"] = ContextVar("rolltrace_rollout", default=None)
 _EMPTY: dict[str, Any] = {}
 _NO_TOOLS: tuple[Any, ...] = ()
 _REQUIRED: Any = object()
 
 
-class RolloutFields(TypedDict, total=False):
-    """The fields of a rollout that are known when it starts, named as in the record."""
-
-    env: Required[str]
-    task: Required[str | int]
-    """A whole number is recorded as its digits."""
-    group: Required[str | int]
-    """As `task`."""
-    index: Required[int | None]
-    id: str
-    """Unique everywhere; by default a new one is generated."""
-    split: str
-    iteration: int
-    attempt: int
-    episode: int | None
-    seat: int | None
-    seed: int | None
-    env_args: Mapping[str, Any]
-    task_data: Mapping[str, Any]
-    policy: str
-    policy_version: int | str | None
-    tags: Sequence[str]
-    started_at: datetime
+def current_rollout() -> "RolloutRecorder | None":
+    """The rollout whose `with` block this code runs in; None outside of any, and in threads that were started in it."""
+    return _current.get()
 
 
 class RolloutRecorder:
     """One rollout that is being played in a loop of your own.
 
     As a context manager it ends with its block; an exception in the block is recorded as a failed rollout and raised
-    again. Otherwise, call `end`. One thread at a time may use it.
+    again. Otherwise, call `end`. What is recorded after the end is dropped, and counted in the ledger. One thread at a
+    time may use it.
     """
 
     def __init__(
-        self, sink: Sink, header_fields: RolloutFields, records: bool, on_end: Callable[["RolloutRecorder"], object]
+        self,
+        sink: Sink,
+        header_fields: RolloutFields,
+        records: bool,
+        on_end: Callable[["RolloutRecorder"], object],
+        on_late: Callable[[str], object],
     ) -> None:
         fields: dict[str, Any] = {**header_fields}
         for name in ("env", "task", "group", "index"):
@@ -91,6 +85,8 @@ class RolloutRecorder:
         self._records = records
         """Whether anything is recorded at all."""
         self._on_end = on_end
+        self._on_late = on_late
+        """Called with the name of a method that is called after the end."""
         self._rollout_builder = sink.begin(header)
         self._conversions = ConversionCache(self._rollout_builder.notes)
         self._policy_version = header.policy_version
@@ -101,13 +97,15 @@ class RolloutRecorder:
         """Whether messages were added that the last complete history does not have."""
         self._has_reward = False
         self._ended = False
+        self._outer: Token[RolloutRecorder | None] | None = None
 
     def append(self, messages: Sequence[Any] | Mapping[str, Any] | Message | str) -> None:
         """Add messages to the conversation: one or several, a text as a user's message.
 
         `step` adds the response by itself. If the first message is that response, it is not added twice.
         """
-        self._refuse_if_ended()
+        if self._is_late("append"):
+            return
         new = (messages,) if isinstance(messages, Mapping | Message) else as_messages(messages, "messages")
         added = [as_message(message, "messages", self._rollout_builder.notes) for message in new]
         self._has_prompt = self._has_prompt or bool(added)
@@ -146,7 +144,8 @@ class RolloutRecorder:
         unpacked: message, usage and finish reason. `reward=None` means that the turn has no reward yet.
         `reward_weights` are the weights of the numbers in `reward_data`. Other fields of `Step` can be given by name.
         """
-        self._refuse_if_ended()
+        if self._is_late("step"):
+            return
         if fields:
             check_step_fields(fields)
         if response is _REQUIRED:
@@ -157,9 +156,7 @@ class RolloutRecorder:
         if not self._records:
             return
         rollout_builder = self._rollout_builder
-        if isinstance(response, str):
-            response = {"role": "assistant", "content": response}
-        elif unpacked is not None:
+        if unpacked is not None:
             response = unpacked.message
             termination = unpacked.termination if termination is None else termination
             parse_error = unpacked.parse_error if parse_error is None else parse_error
@@ -167,8 +164,10 @@ class RolloutRecorder:
             extra = with_non_numeric(
                 {} if extra is None else extra, {"api_response": unpacked.facts} if unpacked.facts else {}
             )
-        elif response is None or (isinstance(response, Mapping) and "role" not in response):
-            response = {"content": "", **(response or {}), "role": "assistant"}
+        else:
+            response = _as_assistant(response)
+        if usage is None and tokens is not None:
+            usage = usage_of(tokens)
         self._has_reward = self._has_reward or reward is not None
         rollout_builder.step(
             self._conversions.convert_response(response),
@@ -197,7 +196,8 @@ class RolloutRecorder:
 
         Without `prompt`, the prompt is the conversation so far.
         """
-        self._refuse_if_ended()
+        if self._is_late("send"):
+            return
         if prompt is None and not self._has_prompt:
             raise InputError("Expected prompt=, or messages added with `append` before, got neither.")
         self._has_prompt = True
@@ -212,22 +212,87 @@ class RolloutRecorder:
 
     def observe(self, messages: Sequence[Any]) -> None:
         """Record the conversation after the last step, including the response, if no other prompt will follow."""
-        self._refuse_if_ended()
+        if self._is_late("observe"):
+            return
         history = as_messages(messages, "messages")
         if self._records:
             self._update_history(history, "messages")
 
     def grade(self, reward: float, reward_data: Mapping[str, Any] = _EMPTY, extra: Mapping[str, Any] = _EMPTY) -> None:
         """Record a grade of the whole rollout; its reward is added to those of the steps."""
-        self._refuse_if_ended()
+        if self._is_late("grade"):
+            return
         # The grade is encoded when it is set, so nothing is copied here.
         self._rollout_builder.grade = Grade(reward, reward_data, extra)  # type: ignore[arg-type]
 
     def metric(self, name: str, value: float) -> None:
         """Record a number about the whole rollout."""
-        self._refuse_if_ended()
+        if self._is_late("metric"):
+            return
         number = as_number(value)  # a foreign scalar may change later
         self._rollout_builder.metrics[name] = value if number is None else number
+
+    def call(
+        self,
+        prompt: Sequence[Any] | str,
+        reply: Any = None,
+        *,
+        role: str = "grader",
+        policy: str = "",
+        step: int | None = None,
+        about: str | None = None,
+        error: BaseException | Failure | Mapping[str, Any] | None = None,
+        usage: Usage | Mapping[str, Any] | None = None,
+        seconds: float | None = None,
+        raw: str | None = None,
+        policy_version: int | str | None = None,
+    ) -> None:
+        """Record a model call that is not a turn of the policy, such as a judge's.
+
+        `reply` is given as the response of a step is; None if there was none. `step` is the step during which the call
+        was made, `about` its subject, such as a criterion.
+        """
+        if self._is_late("call"):
+            return
+        history, failure = as_messages(prompt, "prompt"), as_failure(error)
+        unpacked = unpack_response(reply)
+        if not self._records:
+            return
+        notes, path = self._rollout_builder.notes, f"calls[{len(self._rollout_builder.calls)}]"
+        if unpacked is not None:
+            reply, usage = unpacked.message, unpacked.usage if usage is None else usage
+        self._rollout_builder.calls.append(
+            Call(
+                role=role,
+                policy=policy,
+                prompt=tuple(as_message(message, f"{path}.prompt", notes) for message in history),
+                reply=None if reply is None else as_message(_as_assistant(reply), f"{path}.reply", notes),
+                step=step,
+                policy_version=policy_version,
+                raw=raw,
+                error=failure,
+                usage=as_usage(usage, notes),
+                seconds=seconds,
+                about=about,
+                termination=None if unpacked is None else unpacked.termination,
+            )
+        )
+
+    def attach_tokens(self, step: int, tokens: Tokens) -> None:
+        """Record the tokens of a step that was recorded without, such as log-probabilities that come later.
+
+        Attached in the order of the steps, they take the least space. If the step has no `usage`, it gets theirs.
+        """
+        if self._is_late("attach_tokens"):
+            return
+        steps = len(self._rollout_builder.rewards)
+        if self._records and not (type(step) is int and 0 <= step < steps):
+            raise InputError(f"Expected step= to be the number of one of {steps} steps, got {describe(step)}.")
+        if self._records:
+            try:
+                self._rollout_builder.attach_tokens(step, tokens)
+            except ValueError as error:
+                raise InputError(str(error)) from error
 
     def end(
         self,
@@ -235,16 +300,18 @@ class RolloutRecorder:
         *,
         stopped_by: StoppedBy | str = StoppedBy.ENV,
         pending: bool = False,
-        error: BaseException | None = None,
+        error: BaseException | Failure | Mapping[str, Any] | None = None,
+        ended_at: datetime | None = None,
     ) -> None:
         """End the rollout; further calls do nothing.
 
         With `pending`, or if neither a step nor a grader gave a reward, the rollout has no total until
-        `run.score(id, "reward", total)`.
+        `run.score(id, "reward", total)`. `error` is an exception, a `Failure`, or a mapping of its fields: `type`,
+        `message`, and perhaps `traceback` and `layer`. `ended_at` is the time, if that is not now.
         """
         if self._ended:
             return
-        outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error)
+        outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error, as_time("ended_at", ended_at))
         if self._records:
             self._sink.end(self._rollout_builder, outcome)
         self._ended = True
@@ -255,31 +322,37 @@ class RolloutRecorder:
         self.end(error=SystemExit())
 
     def __enter__(self) -> Self:
+        self._outer = _current.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._outer is not None:
+            with contextlib.suppress(ValueError):  # the block was entered in another context: a generator's
+                _current.reset(self._outer)
         try:
             self.end(error=error)
         finally:
             self.end(error=error)  # if the first was interrupted, by Ctrl-C or a signal handler that raises
 
-    def _outcome(self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: BaseException | None) -> Outcome:
+    def _outcome(
+        self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: Any, ended_at: datetime | None
+    ) -> Outcome:
         grade = self._rollout_builder.grade
         so_far = float(sum(self._rollout_builder.rewards)) + (0.0 if grade is None else grade.reward)
         has_reward = self._has_reward or grade is not None
         status = Status.OK
         if error is not None:
-            failed = isinstance(error, Exception)
+            failed = isinstance(error, Exception) or not isinstance(error, BaseException)
             status, stop_reason = (Status.ERROR, "error") if failed else (Status.CANCELLED, "cancelled")
             stopped_by = StoppedBy.RUNNER
         return Outcome(
-            ended_at=utc_now(),
+            ended_at=utc_now() if ended_at is None else ended_at,
             status=status,
             stop_reason=stop_reason,
             stopped_by=stopped_by,
-            error=failure_of(Layer.CALLER, error) if error is not None and status is Status.ERROR else None,
+            error=as_failure(error) if status is Status.ERROR else None,
             reward=so_far if status is Status.OK and has_reward and not pending else None,
             reward_so_far=so_far,
             unclamped_reward=None,
@@ -300,6 +373,17 @@ class RolloutRecorder:
             self._last_tools = copy_or_unique(tools)
         return self._tools
 
-    def _refuse_if_ended(self) -> None:
+    def _is_late(self, method: str) -> bool:
+        """Whether the rollout has ended; then the call of this method is counted."""
         if self._ended:
-            raise InputError(f"Expected a rollout that is being recorded, got {self.id}, which has ended.")
+            self._on_late(method)
+        return self._ended
+
+
+def _as_assistant(response: Any) -> Any:
+    """A response that is a text, None or a dict without a role as the assistant's message."""
+    if isinstance(response, str):
+        return {"role": "assistant", "content": response}
+    if response is None or (isinstance(response, Mapping) and "role" not in response):
+        return {"content": "", **(response or {}), "role": "assistant"}
+    return response

@@ -2,12 +2,13 @@
 
 import contextlib
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from rolltrace.errors import InputError
+from rolltrace.trace.failure import Failure, bounded_failure, failure_of
 from rolltrace.trace.field_types import Field, FieldKind, field_by_name
 from rolltrace.trace.freeform import Note, describe, object_fields
 from rolltrace.trace.frozen import FrozenMap
@@ -15,7 +16,7 @@ from rolltrace.trace.json_numbers import INT64_LIMIT, as_float
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.rollout import Header, Step
 from rolltrace.trace.score import GroupKey
-from rolltrace.trace.stop_reasons import StoppedBy
+from rolltrace.trace.stop_reasons import Layer, StoppedBy
 from rolltrace.trace.tokens import Usage
 
 _SETTINGS = tuple(name for name in Sampling.__struct_fields__ if name not in ("stop", "other"))
@@ -26,6 +27,31 @@ _NEGATIVE = ("seed",)
 _SET_IN_HEADER = ("v", "run", "session")
 _SET_IN_STEP = ("step", "env_reward")
 """Fields that the recorder sets itself."""
+
+
+class RolloutFields(TypedDict, total=False):
+    """The fields of a rollout that are known when it starts, named as in the record."""
+
+    env: Required[str]
+    task: Required[str | int]
+    """A whole number is recorded as its digits."""
+    group: Required[str | int]
+    """As `task`."""
+    index: Required[int | None]
+    id: str
+    """Unique everywhere; by default a new one is generated."""
+    split: str
+    iteration: int
+    attempt: int
+    episode: int | None
+    seat: int | None
+    seed: int | None
+    env_args: Mapping[str, Any]
+    task_data: Mapping[str, Any]
+    policy: str
+    policy_version: int | str | None
+    tags: Sequence[str]
+    started_at: datetime
 
 
 def check_header(fields: dict[str, Any]) -> None:
@@ -146,6 +172,30 @@ def as_stopped_by(value: StoppedBy | str) -> StoppedBy:
         return StoppedBy(value)
     except ValueError:
         raise InputError(f"Expected stopped_by to be one of {', '.join(StoppedBy)}, got {describe(value)}.") from None
+
+
+def as_time(name: str, value: Any) -> datetime | None:
+    """A time or None; raises `InputError` for anything else."""
+    if value is not None and not isinstance(value, datetime):
+        raise _wrong(name, "a datetime", value)
+    return value
+
+
+def as_failure(error: Any) -> Failure | None:
+    """A failure from an exception, a `Failure` or a mapping of its fields; raises `InputError` for anything else."""
+    if error is None or isinstance(error, Failure):
+        return error
+    if isinstance(error, BaseException):
+        return failure_of(Layer.CALLER, error)
+    names = Failure.__struct_fields__
+    if not isinstance(error, Mapping) or not set(error) <= set(names) or not error.get("type"):
+        raise _wrong("error", f"an exception, a Failure or a mapping with type and perhaps {', '.join(names)}", error)
+    texts = {name: str(error.get(name, "")) for name in names if name != "layer"}
+    try:
+        layer = Layer(error.get("layer", Layer.CALLER))
+    except ValueError:
+        raise _wrong("layer of error", f"one of {', '.join(Layer)}", error["layer"]) from None
+    return bounded_failure(layer, **texts)
 
 
 def as_sampling(value: Any, notes: list[Note]) -> Sampling | None:

@@ -13,16 +13,17 @@ from rolltrace.store.disk_thread import DiskThread, call_before_exit, forget_thr
 from rolltrace.store.disk_writer import DiskWriter
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, LedgerCounter
-from rolltrace.store.recorder import RolloutFields, RolloutRecorder
-from rolltrace.store.recorder_inputs import as_score_value, is_group_key
+from rolltrace.store.recorder import RolloutRecorder
+from rolltrace.store.recorder_inputs import RolloutFields, as_score_value, is_group_key
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.redactor import Redactor
 from rolltrace.store.sigterm import close_on_sigterm, restore_default_after_fork, stop_closing_on_sigterm
 from rolltrace.store.write_queue import QueuedLine, WriteQueue
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import as_text, describe
+from rolltrace.trace.ids import new_id
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.sink import OpenRollouts
 
@@ -147,7 +148,7 @@ class RunWriter:
 
     def rollout(self, **fields: Unpack[RolloutFields]) -> RolloutRecorder:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
-        recorder = RolloutRecorder(self, fields, self.records, self._forget_recorder)
+        recorder = RolloutRecorder(self, fields, self.records, self._forget_recorder, self._count_late)
         if self.records:
             self._open[weakref.ref(recorder)] = None
         return recorder
@@ -259,6 +260,12 @@ class RunWriter:
     def _count_if_closed(self) -> None:
         if self._queue.is_closed:
             self._disk_thread.count_late_loss()
+
+    def _count_late(self, method: str) -> None:
+        """Count what was recorded of a rollout that had ended."""
+        if self.records:
+            self._disk_writer.count_loss("dropped_after_end", method, "something of a rollout that had ended")
+            self._count_if_closed()
 
     def _count_lost_text(self, error: Exception, what: str) -> None:
         # Without the message of the error: it may quote text that was to be redacted.

@@ -1,6 +1,6 @@
 """A failure as a record holds it, and how one is made from an exception."""
 
-import traceback
+from traceback import format_exception
 
 import msgspec
 
@@ -33,10 +33,15 @@ def failure_of(layer: Layer, error: BaseException) -> Failure:
     """What went wrong, and in which layer, whatever the exception does when it is asked."""
     try:
         message = str(error)
-        lines = "".join(traceback.format_exception(error))
+        lines = "".join(format_exception(error))
     except Exception as broken:  # noqa: BLE001 - a foreign exception may fail to describe itself
         message, lines = f"its text raises {type(broken).__name__}", ""
-    return Failure(layer, type(error).__qualname__, _bounded(message), _bounded(lines))
+    return bounded_failure(layer, type(error).__qualname__, message, lines)
+
+
+def bounded_failure(layer: Layer, type: str, message: str, traceback: str = "") -> Failure:  # noqa: A002 - a field
+    """A failure whose texts are not longer than a record should have them."""
+    return Failure(layer, _bounded(type), _bounded(message), _bounded(traceback))
 
 
 def _bounded(text: str) -> str:

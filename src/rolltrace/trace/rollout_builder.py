@@ -1,8 +1,5 @@
 """Builds the record of a rollout while it is played: each fact is frozen when it is known, and encoded once."""
 
-import os
-import random
-import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -37,21 +34,13 @@ from rolltrace.trace.text_transform import (
     transform_wire,
     transform_wire_value,
 )
-from rolltrace.trace.tokens import Tokens, Usage
+from rolltrace.trace.tokens import Tokens, Usage, usage_of
 
 _NO_FIELDS: Mapping[str, Any] = {}
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
 _header_text = attrgetter(*(field.name for field in text_fields(Header)))
 _OMITS_HEADER_FIELDS = any(field.omits_default for field in record_fields(Header))
-
-_rng = random.Random()  # noqa: S311 - ids are unique, not secret; `secrets` is slow
-os.register_at_fork(after_in_child=_rng.seed)
-
-
-def new_id() -> str:
-    """An id that is unique everywhere and sorts by time."""
-    return f"{time.time_ns() // 1_000_000:012x}{_rng.getrandbits(80):020x}"
 
 
 class EncodedConversation(NamedTuple):
@@ -217,6 +206,19 @@ class RolloutBuilder:
         path = "ended_before_first_turn"
         coerced = coerce_record(EndedBeforeFirstTurn(**fields), path, self.notes)
         self._ended_before_first_turn = to_wire(coerced, path, self.notes)
+
+    def attach_tokens(self, step: int, tokens: Tokens) -> None:
+        """Set the tokens of a step that has none; in the order of the steps, this takes the least space."""
+        row = self._steps.rows[step]
+        if row.tokens is not None:
+            raise ValueError(f"Expected a step without tokens, got step {step}, which has some.")
+        self._encoded = None
+        response = row.response
+        if type(response) is int:
+            response = self.conversation.messages[self.conversation.final_index(response)]
+        self._steps.set_tokens(row, tokens, response)
+        if row.usage is None:
+            row.usage = usage_of(tokens)
 
     def replace_last_reward(self, reward: float) -> None:
         """Let a limit charge the last step; what the env gave stays in `env_reward`."""

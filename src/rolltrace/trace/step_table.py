@@ -73,6 +73,7 @@ _FIELDS = {
 """The fields that callers pass by name."""
 _FREE_FORM, _NUMBERS = FieldKind.FREE_FORM, FieldKind.NUMBERS  # reading a member of an enum takes longer
 _LARGEST = sys.float_info.max
+_NO_TOKENS = (-2, ())
 _VERSION_TYPES = frozenset({int, str, NoneType})
 _TEXT_FIELDS = tuple(field for field in text_fields(Step) if field.name != "response")
 _text_values = attrgetter(*(field.name for field in _TEXT_FIELDS))
@@ -109,7 +110,7 @@ class InternTable(Generic[Entry]):
 class StepTable:
     """The steps so far, the tools and sampling settings they used, and their rewards."""
 
-    __slots__ = ("_encodes_maps", "_notes", "_sampling", "_token_ids", "_tools", "keeps_tokens", "rewards", "rows")
+    __slots__ = ("_encodes_maps", "_last_tokens", "_notes", "_sampling", "_tools", "keeps_tokens", "rewards", "rows")
 
     def __init__(self, notes: list[Note], *, keeps_tokens: bool, encodes_maps: bool) -> None:
         self.rows: list[Any] = []
@@ -120,8 +121,8 @@ class StepTable:
         """Whether free-form maps are stored as bytes, or as dicts because their text will be transformed."""
         self._tools: InternTable[tuple[ToolSpec, ...]] | None = None  # made when needed: most rollouts have no tools
         self._sampling: InternTable[Sampling] | None = None
-        self._token_ids: tuple[int, ...] = ()
-        """The prompt and the response of the last step."""
+        self._last_tokens: tuple[int, tuple[int, ...]] = _NO_TOKENS
+        """The step whose tokens were set last, and the ids of its prompt and response."""
 
     def add(
         self,
@@ -169,10 +170,8 @@ class StepTable:
             row.tools = self._tools_index(tools)
         if sampling is not None:
             row.sampling = self._sampling_index(sampling)
-        if tokens is None or not self.keeps_tokens:
-            self._token_ids = ()
-        else:
-            row.tokens = self._encoded_tokens(tokens, row.raw, response)
+        if tokens is not None:
+            self.set_tokens(row, tokens, response)
         self.rows.append(row)
         self.rewards.append(reward)
 
@@ -269,18 +268,21 @@ class StepTable:
             index = self._sampling.add(valid, sampling)
         return index
 
-    def _encoded_tokens(self, tokens: Tokens, raw: Any, response: Message) -> msgspec.Raw | None:
-        path = self._path("tokens")
+    def set_tokens(self, row: Any, tokens: Tokens, response: Message) -> None:
+        """Set the tokens of a step, if they are recorded; a prompt is stored without what it shares with the last."""
+        if not self.keeps_tokens:
+            return
+        path = f"steps[{row.step}].tokens"
         coerced = coerce_tokens(tokens, path, self._notes)
-        before, self._token_ids = self._token_ids, ()
         if coerced is None:
-            return None
-        prefix = common_prefix_length(before, coerced.prompt)
-        self._token_ids = (*coerced.prompt, *coerced.response)
-        text = response.content if raw is None else raw
+            return
+        step, before = self._last_tokens
+        prefix = common_prefix_length(before, coerced.prompt) if step == row.step - 1 else 0
+        self._last_tokens = row.step, (*coerced.prompt, *coerced.response)
+        text = response.content if row.raw is None else row.raw
         char_lengths = matching_char_lengths(coerced, text, f"{path}.char_lengths", self._notes)
         stored = Tokens(coerced.prompt[prefix:], coerced.response, coerced.logprobs, prefix, char_lengths)
-        return msgspec.Raw(encode_fields(to_wire(stored), self._notes))
+        row.tokens = msgspec.Raw(encode_fields(to_wire(stored), self._notes))
 
 
 def transform_row(row: Any, transform: TextTransform) -> Any:

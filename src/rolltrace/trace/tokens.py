@@ -28,3 +28,11 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 
     Special tokens have 0. If several tokens make up one character, the last of them has it.
     """
+
+
+def usage_of(tokens: Tokens) -> Usage | None:
+    """How many tokens these are; None if they are not sequences, which is noted where they are recorded."""
+    try:
+        return Usage(len(tokens.prompt), len(tokens.response))
+    except Exception:  # noqa: BLE001 - a foreign array may raise anything
+        return None

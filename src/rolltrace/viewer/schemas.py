@@ -110,6 +110,7 @@ class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
     blobs_dropped: Counts
     redaction_failed: Counts
     sync_failed: Counts
+    dropped_after_end: Counts
 
 
 class Measure(msgspec.Struct, frozen=True):

@@ -91,6 +91,7 @@ export interface LedgerSummary {
   blobs_dropped: Record<string, number>;
   redaction_failed: Record<string, number>;
   sync_failed: Record<string, number>;
+  dropped_after_end: Record<string, number>;
 }
 
 /**

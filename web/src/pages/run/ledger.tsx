@@ -20,6 +20,7 @@ export function Ledger({ answer }: { answer: RunResponse }) {
         <Reasons title="Scores dropped" counts={ledger.scores_dropped} />
         <Reasons title="Blobs dropped" counts={ledger.blobs_dropped} />
         <Reasons title="Redaction failed" counts={ledger.redaction_failed} />
+        <Reasons title="Dropped: their rollouts had ended" counts={ledger.dropped_after_end} />
         <Reasons title="Not yet safe on disk" counts={ledger.sync_failed} />
       </div>
     </section>
