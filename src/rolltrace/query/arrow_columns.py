@@ -93,20 +93,21 @@ def _array(kind: str, count: int, buffers: Iterable[Any], children: Iterable[Any
 
 def _column(kind: str, values: Values) -> "CArray":
     """The array of a column. Those in which all rows have the same text, or no value, take next to no time."""
-    nulls = values.count(None)
-    if nulls == len(values):
-        return _default_column(kind, nulls, is_null=True)
-    if kind in _NESTED and not nulls and not any(values):
+    first, last = values[0], values[-1]
+    if first is None and last is None and values.count(None) == len(values):
+        return _default_column(kind, len(values), is_null=True)
+    if kind in ("VARCHAR", "JSON") and first == last and values.count(first) == len(values):
+        return _constant_column(kind, first, len(values))
+    if kind in _NESTED and not any(values) and None not in values:
         return _default_column(kind, len(values), is_null=False)
-    if kind in ("VARCHAR", "JSON") and values[0] == values[-1] and values.count(values[0]) == len(values):
-        return _constant_column(kind, values[0], len(values))
     if kind == "JSON":
         values = [None if value is None or _is_null(value) else value for value in values]
-        nulls = values.count(None)
-    if not nulls:
+    try:
         return _build(kind, values)
-    validity = _bitmap([value is not None for value in values])
-    return _build(kind, [_DEFAULTS[kind] if value is None else value for value in values], validity, nulls)
+    except TypeError:  # there is a None among them: looking for it first takes longer than most columns
+        validity = _bitmap([value is not None for value in values])
+        filled = [_DEFAULTS[kind] if value is None else value for value in values]
+        return _build(kind, filled, validity, values.count(None))
 
 
 @lru_cache(maxsize=256)
@@ -123,7 +124,7 @@ def _constant_column(kind: str, value: Any, count: int) -> "CArray":
 
 
 def _build(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
-    """The array of values without None; where the bitmap `validity` has no bit, they are null."""
+    """The array of values; where the bitmap `validity` has no bit, they are null. Raises `TypeError` if one is None."""
     buffers, children = _BUILDERS[kind](values)
     return _array(kind, len(values), [validity, *buffers], children, nulls)
 
@@ -155,7 +156,7 @@ def _even_offsets(length: int, count: int) -> "array[int]":
 def _texts(values: Values) -> Parts:
     if all(map(str.isascii, values)):
         return [_offsets(values), "".join(values).encode()], []
-    encoded = [value.encode() for value in values]
+    encoded = list(map(str.encode, values))
     return [_offsets(encoded), b"".join(encoded)], []
 
 
@@ -174,6 +175,12 @@ def _floats(values: Values) -> Parts:
         return [array("d", values)], []
     except TypeError:  # numbers that are not finite are written as text
         return [array("d", [NON_FINITE[value] if type(value) is str else value for value in values])], []
+
+
+def _booleans(values: Values) -> Parts:
+    if None in values:
+        raise TypeError("Expected no None.")
+    return [_bitmap(values)], []
 
 
 def _text_lists(values: Values) -> Parts:
@@ -197,7 +204,7 @@ _BUILDERS: dict[str, Callable[[Values], Parts]] = {
     "JSON": _json,
     "BIGINT": lambda values: ([array("q", values)], []),
     "DOUBLE": _floats,
-    "BOOLEAN": lambda values: ([_bitmap(values)], []),
+    "BOOLEAN": _booleans,
     "TIMESTAMP": lambda values: ([array("q", [(time - _EPOCH) // _MICROSECOND for time in values])], []),
     "VARCHAR[]": _text_lists,
     NUMBER_MAP: partial(_maps, NUMBER_MAP),
