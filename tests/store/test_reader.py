@@ -28,6 +28,10 @@ def run(tmp_path):
     return path, segment(path)
 
 
+def fail(number):
+    raise OSError(number, os.strerror(number))
+
+
 def indexes(reader):
     return [rollout.index for rollout in reader.rollouts()]
 
@@ -341,6 +345,19 @@ def test_passing_error_costs_nothing_when_it_has_passed(run, stale, sealed):
     assert reader.read_errors == ()
 
 
+def test_errors_of_a_disk_go_away_together(run, monkeypatch):
+    """A file that failed to open in several ways has no errors once it can be opened."""
+    path, _ = run
+    reader = RunReader(path)
+    for number in (errno.ESTALE, errno.EMFILE):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", lambda *_, number=number, **__: fail(number))
+            assert list(reader.rollouts()) == []
+    assert len(reader.read_errors) == 2
+    assert next(reader.rollouts()).id == "r0"
+    assert reader.read_errors == ()
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_damaged_line_is_named_when_it_is_asked_for(run, sealed):
     """A rollout that was there and is damaged is no unknown one: the error says where it was."""
@@ -361,16 +378,14 @@ def test_damaged_line_is_named_when_it_is_asked_for(run, sealed):
         RunReader(path).get("r1")
 
 
-def test_reader_gives_back_its_files(tmp_path):
-    """A closed reader has no file open, and opens them again when it is asked again."""
+def test_reader_has_no_file_open(tmp_path):
+    """A reader that finds a rollout has no file open afterwards, and goes on when it was closed."""
     path = make_run(tmp_path / "run")
-    with segment(path).open("wb") as file:
-        file.writelines(rollout_line(f"r{index}") for index in range(6000))
+    segment(path).write_bytes(b"".join(rollout_line(f"r{index}") for index in range(20)))
     with RunReader(path) as reader:
-        assert reader.get("r5999").id == "r5999"
-        assert len(open_descriptors(path)) == 1
-        reader.close()
+        assert reader.get("r19").id == "r19"
         assert open_descriptors(path) == []
+        reader.close()
         assert reader.get("r0").id == "r0"
     assert open_descriptors(path) == []
 

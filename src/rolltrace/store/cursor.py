@@ -50,9 +50,9 @@ class Cursor:
     """A position in a folder of segments up to which everything was read.
 
     `covered` has, by file, how many bytes were read; `read` advances it. Lines that are damaged, torn or of a newer
-    version are skipped and reported, once. A torn line may be one that is being written, so after each file
-    `on_read` is called with the file and the offset up to which it was read. It skips files for which `reads` is false,
-    and what is beyond the `limits`, by file, if there are any.
+    version are skipped and reported, once. A torn line may be one that is being written, and a file may be readable
+    again, so `on_read` is called with each file and the offset up to which it was read, when it was opened and when it
+    was read. It skips files for which `reads` is false, and what is beyond the `limits`, by file, if there are any.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class Cursor:
             except (OSError, RecordError) as error:
                 self._report_unreadable(error, f"{file}{PLAIN_SUFFIX}")
                 continue
+            self._on_read(file, 0)
             try:
                 yield file, segment
             finally:

@@ -70,7 +70,8 @@ class ReadErrors:
 
     def __init__(self) -> None:
         self._errors: dict[tuple[str, int | str], ReadError] = {}
-        self._transient: dict[str, ReadError] = {}
+        self._transient: set[str] = set()
+        """The files that have transient errors."""
         self._counts: Counter[str] = Counter()
 
     def report(self, error: ReadError) -> None:
@@ -85,15 +86,16 @@ class ReadErrors:
             error = ReadError(error.file, error.offset, message, kind=error.kind)
         self._errors[file, place] = error
         if error.is_transient:
-            self._transient[file] = error
+            self._transient.add(file)
 
     def clear_transient(self, file: str, end: int) -> None:
-        """Remove the transient error of a file that was read up to this byte."""
-        error = self._transient.get(file)
-        if error is not None and (error.offset or 0) < end:
-            del self._transient[file]
-            del self._errors[error.place]
-            self._counts[file] -= 1
+        """Remove the transient errors of a file that was read up to this byte."""
+        if file in self._transient:
+            own = [error for error in self._errors.values() if error.is_transient and error.place[0] == file]
+            for error in own:
+                if error.offset is None or error.offset < end:
+                    del self._errors[error.place]
+                    self._counts[file] -= 1
 
     def all(self) -> tuple[ReadError, ...]:
         """All errors."""
