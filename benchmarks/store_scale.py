@@ -173,14 +173,10 @@ def compress(path: Path) -> dict[str, Any]:
     return {"segments": len(plain), "plain MB": size / 1e6, "seconds": seconds, "MB on disk": after / 1e6}
 
 
-def index(path: Path, name: str) -> dict[str, Any]:
-    """Build one index from nothing."""
-    ask: dict[str, Callable[[], Any]] = {
-        "ids": RunReader(path).id_index.update,
-        "tables": lambda: open_run(path).sql("select count(*) from rollouts").fetchall(),
-    }
+def tables(path: Path) -> dict[str, Any]:
+    """Make all tables, from what is not in the cache."""
     before = measure.peak_megabytes()
-    seconds = _seconds(ask[name])
+    seconds = _seconds(lambda: open_run(path).sql("select count(*) from rollouts").fetchall())
     size = measure.folder_bytes(path / "cache") if (path / "cache").exists() else 0
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
@@ -279,7 +275,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
         compress,
         first_get,
         first_page,
-        index,
+        tables,
         get,
         listing,
         deep_page,
@@ -341,7 +337,7 @@ def measure_scattered(
         else:
             in_child("scatter", path, str(rollouts), str(segments), str(writers))
         page, got_first = do("first_page", path), do("first_get", path)
-        built, got = do("index", path, "tables"), do("get", path)
+        built, got = do("tables", path), do("get", path)
         rows.append([
             {"what": "first page of a run never visited", "ms": 1000 * page["median s"]},
             {"what": "get of a run never visited", "ms": got_first["median ms"]},
@@ -365,14 +361,14 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
     compressed = do("compress", path)
     got_first = do("first_get", path)
     first_pages = do("first_page", path)
-    built = [{"index": name, **do("index", path, name)} for name in ("ids", "tables")]
-    for row in (written, *built):
+    built = do("tables", path)
+    for row in (written, built):
         row["rollouts per second"] = rollouts / row["seconds"]
     got = do("get", path)
     deep = do("deep_page", path)
     asked = list(questions(path, do, "indexed"))
     scored = do("late_scores", path)
-    scored |= {"tables s": do("index", path, "tables")["seconds"]}
+    scored |= {"tables s": do("tables", path)["seconds"]}
     late = list(questions(path, do, "scored"))
     deep_late = do("deep_page", path)
     ratios = _ratios([*asked, {"what": "deep page", **deep}], [*late, deep_late])
@@ -382,7 +378,7 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
     return {
         "Writing": [written],
         "Compressing": [compressed],
-        "Building an index": built,
+        "Making all tables": [built],
         "One rollout by id": [
             {"when": when, **row}
             for when, row in (("never visited", got_first), ("indexed", got), ("compacted", got_again))

@@ -299,7 +299,7 @@ def test_unfinished_files_are_left_alone(path):
     """A file that another process is writing is neither read nor deleted, until it is surely abandoned."""
     fill(path, 0)
     compact(path)
-    fresh, old = path / "cache" / ".part-f0", path / "cache" / ".part-0d"
+    fresh, old = path / "cache" / ".part-texts-f0", path / "cache" / ".part-texts-0d"
     for unfinished in (fresh, old):
         unfinished.mkdir()
         (unfinished / "steps.parquet").write_bytes(b"PAR1")
@@ -321,7 +321,7 @@ def test_left_over_parts_go_with_the_next_compaction(path):
     compact(path)
     for part in (path / "kept").glob("part-*"):
         shutil.copytree(part, path / "cache" / part.name)
-        shutil.copytree(part, path / "cache" / part.name.replace("-", "-ff", 1))
+        shutil.copytree(part, path / "cache" / f"{part.name}ff")
     assert count(path) == (3, 3.0)
     compact(path)
     assert [len(parts(path, table)) for table in TABLES] == [1] * len(TABLES)

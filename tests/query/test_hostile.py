@@ -10,9 +10,9 @@ import pytest
 from rolltrace import open_run
 from rolltrace.errors import InputError, RolltraceError
 from rolltrace.query.compact import compact
-from rolltrace.query.parts import find_parts
 from rolltrace.store.create import create_run
 from rolltrace.store.layout import read_info
+from rolltrace.store.parts import find_parts
 from rolltrace.store.run_files import LocalFiles
 
 NUMBERS = "select count(*), sum(reward), min(id), max(task), sum(seconds) >= 0 from rollouts"

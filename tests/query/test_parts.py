@@ -24,10 +24,10 @@ from rolltrace.processes import worker_process
 from rolltrace.query import part_processes, part_writer, run_tables
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.compact import compact
-from rolltrace.query.parts import find_parts
 from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
+from rolltrace.store.parts import find_parts
 from rolltrace.store.recording import Recording
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.codec import add_checksum
@@ -241,7 +241,7 @@ import sys
 from rolltrace.query import part_processes, run_tables
 part_processes.BATCH_BYTES, run_tables.MIN_CACHED_BYTES = 9000, 1
 from rolltrace.query.compact import compact
-from rolltrace.query.parts import find_parts
+from rolltrace.store.parts import find_parts
 from rolltrace.query.run import open_run
 print("ready", flush=True)
 if sys.argv[2] == "compact":

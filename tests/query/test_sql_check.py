@@ -7,10 +7,10 @@ from answers import write
 from rolltrace.errors import InputError
 from rolltrace.query.compact import compact
 from rolltrace.query.duckdb_engine import EngineLimits, SqlSandbox
-from rolltrace.query.parts import find_parts
 from rolltrace.query.run import open_run
 from rolltrace.query.sql_check import check_statement
 from rolltrace.store.create import create_run
+from rolltrace.store.parts import find_parts
 from rolltrace.store.sessions import Sessions
 
 pytestmark = pytest.mark.core

@@ -6,8 +6,9 @@ import shutil
 import pytest
 
 from rolltrace.errors import RecordError, UnknownNameError
+from rolltrace.query import run_tables
+from rolltrace.query.run import open_run
 from rolltrace.store import compression as sealed
-from rolltrace.store import id_index as offsets
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import encode_rollout
@@ -96,8 +97,9 @@ class Patient:
         self.is_compressed = is_compressed
         self.whole = self.path.read_bytes()
         self.table = self._end_of_frames() if is_compressed else len(self.whole)
-        RunReader(self.run).id_index.update()
-        assert len(list(self.run.glob("cache/*"))) == 1
+        with open_run(self.run) as run:
+            run.sql("select count(*) from rollouts").fetchall()
+        assert len(list(self.run.glob("cache/*/ids.index"))) == 1
         shutil.copytree(self.run / "cache", self.run / "kept")
 
     def _end_of_frames(self):
@@ -155,7 +157,7 @@ class Patient:
 
 def damage_many(path, is_compressed, times, seed, monkeypatch):
     monkeypatch.setattr(sealed, "FRAME_BYTES", 4096)
-    monkeypatch.setattr(offsets, "MAX_LINES_IN_MEMORY", 10)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
     patient = Patient(path / "run", is_compressed)
     for number in range(times):
         rng = random.Random(seed * 1_000_003 + number)

@@ -13,7 +13,6 @@ from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_summary import summarize
-from rolltrace.store import id_index as offsets
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -48,8 +47,8 @@ def moved_out(run: Path, folder: str) -> Path:
     else:
         elsewhere.mkdir()
     for name in (
-        "data.parquet", "rollouts-abc-00000000.parquet", ".rollouts-abc.parquet", ".ids-0123456789abcdef",
-        "ids-0123456789abcdef0123456789abcdef.index", "shard-000000.jsonl", "shard-000001.jsonl",
+        "data.parquet", "rollouts-abc-00000000.parquet", ".rollouts-abc.parquet", ".part-rollouts-0123456789abcdef",
+        "part-rollouts-0123456789abcdef", "ids.index", "shard-000000.jsonl", "shard-000001.jsonl",
         ".shard-000000.jsonl.zst.0123456789abcdef",
     ):  # fmt: skip
         (elsewhere / name).write_text("somebody else's\n")
@@ -80,8 +79,7 @@ def use(run: Path) -> None:
 
 @pytest.fixture
 def eager(monkeypatch):
-    """Indexes and parts of any size are written to the run's cache."""
-    monkeypatch.setattr(offsets, "MAX_LINES_IN_MEMORY", 1)
+    """Parts of any size are written to the run's cache."""
     monkeypatch.setattr("rolltrace.query.run_tables.MIN_CACHED_BYTES", 1)
 
 
@@ -161,7 +159,7 @@ def test_linked_files_are_left_alone(run, tmp_path, folder):
 def test_files_of_others_in_the_cache_stay(run):
     """Compacting and reading delete files of the cache that have a name of ours, and no others."""
     use(run)
-    names = ("data.parquet", "rollouts.parquet", "ids-mine.index", ".ids-mine", ".data.parquet", "notes.txt")
+    names = ("data.parquet", "rollouts.parquet", "ids.index", ".part-mine", ".data.parquet", "notes.txt")
     for name in names:
         (run / "cache" / name).write_text("somebody else's")
         os.utime(run / "cache" / name, (0, 0))

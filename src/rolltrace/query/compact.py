@@ -10,12 +10,12 @@ from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.late_rewards import add_groups
 from rolltrace.query.part_writer import ranges_between
-from rolltrace.query.parts import Part, part_folders, remove_parts
 from rolltrace.query.run_tables import RunTables
 from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF_KIND
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
+from rolltrace.store.parts import Part, part_folders, remove_parts
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.safe_files import refuse_link

@@ -23,7 +23,6 @@ from rolltrace.query.duckdb_engine import (
 )
 from rolltrace.query.lost_lines import RepeatedLines, count_lines, missing_lines, repeated_lines
 from rolltrace.query.part_writer import parquet_source
-from rolltrace.query.parts import ParquetPart
 from rolltrace.query.run_state import SessionState, session_state
 from rolltrace.query.run_tables import OnCoverage, RunTables
 from rolltrace.query.small_tables import small_part, small_rows
@@ -40,6 +39,7 @@ from rolltrace.query.table_schema import (
 from rolltrace.query.views import RunParts
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.parts import ParquetPart
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import FileEntry

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rolltrace.query.part_writer import SLOT_COLUMNS, parquet_source
-from rolltrace.query.parts import ParquetPart
 from rolltrace.query.table_schema import sql_literal
+from rolltrace.store.parts import ParquetPart
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolltrace.errors import InputError, QueryTimeoutError
-from rolltrace.query.parts import ParquetPart
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.query.views import RunParts, create_views
+from rolltrace.store.parts import ParquetPart
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
-from rolltrace.query.parts import ParquetPart, Part, newer_scores
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.layout import ROLLOUTS
+from rolltrace.store.parts import ParquetPart, Part, newer_scores
 
 if TYPE_CHECKING:
     import duckdb

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
-from rolltrace.query.parts import ParquetPart, Part, PartInfo, RowStats
 from rolltrace.store.layout import PLAIN_SUFFIX, ROLLOUTS, SCORES, SegmentName
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.parts import ParquetPart, Part, PartInfo, RowStats
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
 from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, ranges_between
-from rolltrace.query.parts import Part, PartInfo
 from rolltrace.query.table_schema import FOLDER_OF_KIND
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE
+from rolltrace.store.parts import Part, PartInfo
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import RunFiles

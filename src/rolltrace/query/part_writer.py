@@ -9,12 +9,12 @@ import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.query.arrow_columns import ArrowTable
-from rolltrace.query.parts import Part, PartInfo, Ranges, RowStats, common_scores, joined_ranges
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
 from rolltrace.query.table_columns import DecodeScore, read_tables, with_valid_text
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
     KINDS_OF_FOLDER,
+    LAYOUT_VERSION,
     STORED_COLUMNS,
     TABLES_OF_KIND,
     TEXTS,
@@ -22,6 +22,9 @@ from rolltrace.query.table_schema import (
     sql_literal,
 )
 from rolltrace.store.cursor import LineLocation, record_read_error
+from rolltrace.store.id_blocks import make_entry, write_id_blocks
+from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.parts import Part, PartInfo, Ranges, RowStats, common_scores, joined_ranges
 from rolltrace.store.read_errors import ReadError
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ _WITH_TEXT = ("steps", "other_messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
 _NEW_ROWS = "_new_rows"
+_ID_COLUMNS = {ROLLOUTS: "id", SCORES: "rollout"}
+"""By kind, the column with the id of a rollout in the table of the same name, which has a row for each line."""
+_ID_ROWS = 4096
 _SECONDS = "greatest(epoch_us(r.ended_at) - epoch_us(r.started_at), 0) / 1e6"
 """How long a rollout took: 0 if the clock was set back meanwhile."""
 _STORED_REWARDS = """(
@@ -103,7 +109,7 @@ class PartBuilder:
             else:
                 write_arrow_table(self._connection, columns, file)
         add_line_stats(self._connection, path, stats)
-        return Part(path, PartInfo(kind=kind, ranges=ranges, stats=stats))
+        return Part(path, PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats))
 
     def _append_columns(self) -> None:
         lines, self._lines, self._chunk_bytes = self._lines, [], 0
@@ -173,9 +179,22 @@ def merge_parts(
         copy_to_parquet(connection, query, path / f"{table}.parquet")
     add_line_stats(connection, path, stats)
     ranges = joined_ranges(parts) if ranges is None else ranges
-    info = PartInfo(kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
+    info = PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
     info.errors = [error for part in parts for error in part.info.errors]
     return Part(path, info)
+
+
+def index_ids(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
+    """Index the lines of a part by the id of their rollout; `IdIndex` uses that."""
+    if part.info.kind not in _ID_COLUMNS:
+        return
+    numbers = {file: number for number, file in enumerate(sorted(part.info.ranges))}
+    table, column = part.table(part.info.kind).path, _ID_COLUMNS[part.info.kind]
+    source = f"from {parquet_source([table])} where {column} is not null" if part.tables else "where false"
+    rows = connection.execute(f"select unhex(md5({column})), _file, _offset, _length {source} order by all")
+    batches = iter(partial(rows.fetchmany, _ID_ROWS), [])
+    entries = (make_entry(key, numbers[file], *place) for batch in batches for key, file, *place in batch)
+    write_id_blocks(part, entries)
 
 
 def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: Path) -> None:

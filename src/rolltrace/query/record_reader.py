@@ -86,18 +86,15 @@ class LateScoreReader:
     """Reads the late scores of rollouts, some rollouts at a time, in the order that decides which score counts."""
 
     def __init__(self, reader: RunReader, errors: ReadErrors, read_ahead: int = READ_AHEAD_BYTES) -> None:
-        self._decode = reader.decode_score
-        self._score_index = reader.score_index
+        self._reader = reader
         self._lines = LineReader(reader, read_ahead)
         self._errors = errors
 
     def scores_of(self, rollouts: Sequence[str]) -> Mapping[str, Sequence[Score]]:
         """By rollout, its scores that are written by now, the latest last."""
-        scores, stale = self._read(self._score_index.find_all(rollouts))
-        if stale:  # the index belongs to other files, or a line was damaged since: look them up again
-            for rollout in stale:
-                self._score_index.invalidate(rollout)
-            scores, _ = self._read(self._score_index.find_all(rollouts))
+        scores, stale = self._read(self._reader.score_index.find_all(rollouts))
+        if stale:  # the index belongs to other files, or a line was damaged since
+            scores, _ = self._read(self._reader.score_index.scan_all(rollouts))
         return {rollout: in_score_order(own) for rollout, own in scores.items()}
 
     def with_late_scores(self, rollout: Rollout) -> Rollout:
@@ -122,7 +119,7 @@ class LateScoreReader:
         stale: set[str] = set()
         for location, rollout in sorted((one, rollout) for rollout, own in locations.items() for one in own):
             try:
-                score = self._decode(self._lines.line(location))
+                score = self._reader.decode_score(self._lines.line(location))
             except FileNotFoundError:
                 stale.add(rollout)
             except OSError as error:

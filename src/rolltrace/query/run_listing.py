@@ -12,11 +12,11 @@ import msgspec
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.list_numbers import ListNumbers, query_list_numbers, read_list_numbers, stored_numbers
-from rolltrace.query.parts import part_folders
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
 from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.parts import part_folders
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.json_numbers import Float
 

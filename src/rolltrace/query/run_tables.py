@@ -14,10 +14,15 @@ from rolltrace.query.late_rewards import LateRewards
 from rolltrace.query.part_processes import MakerLock, PartProcesses, add_errors, estimated_length
 from rolltrace.query.part_writer import (
     PartBuilder,
+    index_ids,
     merge_parts,
     ranges_between,
 )
-from rolltrace.query.parts import (
+from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, LAYOUT_VERSION, TABLES_OF_KIND
+from rolltrace.store.cache_key import cache_folders
+from rolltrace.store.cursor import Cursor
+from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.parts import (
     ParquetPart,
     Part,
     Ranges,
@@ -28,11 +33,7 @@ from rolltrace.query.parts import (
     remove_parts,
     segment_sizes,
 )
-from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, TABLES_OF_KIND
-from rolltrace.store.cache_key import cache_folders
-from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import ROLLOUTS, SCORES
-from rolltrace.store.read_errors import ReadError
+from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.store.segment_reader import existing_segments
 
@@ -196,6 +197,8 @@ class RunTables:
 
     def publish(self, part: Part) -> Part:
         """Copy a part to the run's cache, or to the user's; if neither is writable, the part stays private."""
+        if self._is_private(part):
+            index_ids(self._connection, part)
         while self._is_private(part) and self._writable_folders:
             try:
                 published = publish_part(part, self._writable_folders[0], self._reader.info.id)
@@ -248,7 +251,8 @@ class RunTables:
     def _find(self, kind: str) -> list[Part]:
         """The parts in the caches that are neither known to be damaged nor replaced."""
         not_used = self._damaged | self._replaced
-        return [part for part in find_parts(self.run, self._reader.info.id, kind) if part.path not in not_used]
+        parts = find_parts(self.run, self._reader.info.id, kind)
+        return [part for part in parts if part.info.layout == LAYOUT_VERSION and part.path not in not_used]
 
     def _start(self, kind: str, parts: Sequence[Part]) -> None:
         """Continue from these parts, as far as they fit together."""
@@ -409,7 +413,9 @@ class RunTables:
         return [group for group in groups if len(group) > 1]
 
     def _publish_if_large(self, parts: list[Part]) -> list[Part]:
-        """Publish all of these parts, which cover the same lines, or none."""
+        """Publish all of these parts, which cover the same lines, or none; never if the disk could not be read."""
+        if any(error.kind is ReadErrorKind.UNREADABLE for part in parts for error in part.info.errors):
+            return parts
         rows = max((count for part in parts for count in part.info.stats.rows.values()), default=0)
         is_large = rows >= MIN_CACHED_ROWS or any(part.size >= MIN_CACHED_BYTES for part in parts)
         return [self.publish(part) for part in parts] if is_large else parts

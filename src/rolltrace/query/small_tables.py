@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.part_writer import write_arrow_table
-from rolltrace.query.parts import ParquetPart, PartInfo, RowStats
 from rolltrace.query.run_state import needs_count, planned_episodes, run_state, settle_continued
 from rolltrace.query.table_schema import SMALL_TABLES
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.parts import ParquetPart, PartInfo, RowStats
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.freeform import to_json_mapping
 from rolltrace.trace.json_numbers import INT64_LIMIT

@@ -9,7 +9,6 @@ import msgspec
 from msgspec.structs import astuple
 
 from rolltrace.errors import RecordError
-from rolltrace.query.parts import RowStats
 from rolltrace.query.score_order import write_position
 from rolltrace.query.table_schema import (
     CALL_FIELDS,
@@ -23,6 +22,7 @@ from rolltrace.query.table_schema import (
 )
 from rolltrace.store.cursor import LineLocation, record_read_error
 from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.parts import RowStats
 from rolltrace.store.read_errors import ReadError
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import create_duplicates_table
 from rolltrace.query.part_writer import empty_query, parquet_source
-from rolltrace.query.parts import ParquetPart, newer_scores
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
@@ -20,6 +19,7 @@ from rolltrace.query.table_schema import (
     sql_identifier,
     table_columns,
 )
+from rolltrace.store.parts import ParquetPart, newer_scores
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ def check_signature(signed: bytes, context: str) -> bytes:
 def read_signed(path: Path, context: str, max_bytes: int) -> bytes:
     """The bytes of a file after its signature; raises `ChecksumError` or `OSError`."""
     with open_regular(path) as file:
-        return check_signature(file.read(max_bytes), context)
+        size = os.fstat(file.fileno()).st_size  # to ask for the maximum would take memory for it
+        return check_signature(file.read(min(size, max_bytes)), context)
 
 
 def publish_signed(folder: Path, name: str, data: bytes, context: str) -> None:

@@ -1,4 +1,4 @@
-"""Index by id: the locations of each rollout's line, or of its scores. Derived from the segments."""
+"""Finds the line of a rollout, or those of its scores, by id: in the parts, then in the segments."""
 
 import contextlib
 import os
@@ -14,35 +14,19 @@ from pathlib import Path
 import msgspec
 
 from rolltrace.errors import ChecksumError, RecordError
-from rolltrace.store.cache_key import cache_folders
-from rolltrace.store.cursor import Cursor, LineLocation
-from rolltrace.store.id_index_file import (
-    ByteRange,
-    IdIndexFile,
-    IndexHeader,
-    find_entries,
-    find_files,
-    hash_file,
-    hash_id,
-    make_entry,
-    merge_ranges,
-    parse_entry,
-    split_entries,
-    write_index_file,
-)
-from rolltrace.store.layout import PLAIN_SUFFIX, ROLLOUTS, SegmentName, strip_extension
-from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
+from rolltrace.store.cursor import Cursor, LineLocation, record_read_error
+from rolltrace.store.id_blocks import find_entries, find_in_part, hash_id, make_entry
+from rolltrace.store.layout import ROLLOUTS, SegmentName
+from rolltrace.store.parts import Part, covering_parts, find_parts, remove_parts, segment_sizes
+from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import SegmentReader, open_segment
 from rolltrace.trace.field_types import FORMAT_VERSION
 
-MAX_LINES_IN_MEMORY = 5000
-MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
-"""If more lines or bytes were scanned, their locations are written to an index file."""
-_MAX_UNWRITTEN = 250_000
-"""How many lines a long scan indexes before it writes a file."""
-_MAX_MERGED = 500_000
-"""Larger index files are not merged, which bounds the memory and the time that this takes."""
+LINES_BEFORE_LOOK = 5000
+"""After so many lines were scanned, it looks for new parts."""
+_MAX_BYTES_IN_MEMORY = 64 << 20
+"""The entries of two million lines; if more were scanned, the next lookup scans all of them again."""
 _TRIES = 3
 _MAX_NAME_CHARS = 200
 _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
@@ -81,21 +65,20 @@ def scored_rollout_id(line: bytes) -> str | None:
 class IdIndex:
     """The lines of a folder of segments by the id of a rollout: the rollouts themselves, or their scores.
 
-    Most of it is in immutable files in the cache, which any process may write, merge into larger ones or delete.
-    Lines that they do not cover are scanned when they are needed, and indexed in memory, or in a new file if there are
-    many.
+    Parts have an index of their lines. Lines that they do not cover are scanned when they are needed, and indexed in
+    memory.
     """
 
     def __init__(self, files: RunFiles, run_id: str, folder: str, errors: ReadErrors) -> None:
         self._run_files = files
+        self._run_id = run_id
         self._folder = folder
+        self._id_of = record_id if folder == ROLLOUTS else scored_rollout_id
         self._errors = errors
-        self._cache_folders = cache_folders(files.path, run_id)
-        self._context = f"ids {folder} {run_id}"  # so that no file counts for another run
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._files: list[IdIndexFile] = []
-        self._forget()
+        self._unusable: set[Path] = set()  # parts that were damaged, or could not be read
+        self._reset()
 
     def find(self, rollout: str) -> LineLocation | None:
         """The location of a line of this rollout: the first of those that are indexed.
@@ -103,7 +86,8 @@ class IdIndex:
         What is not indexed is scanned up to the line, the likeliest segments first.
         """
         with self._guard():
-            return min(self._lookup(rollout) or self._scan_and_lookup([rollout], rollout)[rollout], default=None)
+            found = self._lookup(rollout) or self._scan_and_lookup([rollout], rollout)[rollout]
+        return min(found, default=None)
 
     def find_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
         """The locations of all lines of each rollout, up to date."""
@@ -111,57 +95,47 @@ class IdIndex:
             found = self._scan_and_lookup(rollouts)
         return {rollout: locations for rollout, locations in found.items() if locations}
 
+    def scan_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
+        """The same without the index, for lines that are not where it says."""
+        found: dict[str, list[LineLocation]] = {rollout: [] for rollout in rollouts}
+        for location, line in Cursor(self._run_files, self._folder, self._errors.report).read():
+            if (rollout := self._id_of(line)) in found:
+                found[rollout].append(location)
+        return found
+
     def contains(self, rollout: str) -> bool:
         """Whether the index has it now, without scanning."""
         with self._guard():
             return bool(self._lookup(rollout))
 
-    def invalidate(self, rollout: str) -> None:
-        """Drop a wrong entry. The next lookup scans the segments."""
-        with self._guard():
-            for file in list(self._files):
-                if self._find_in(file, hash_id(rollout)):
-                    self._drop(file, deletes=True)
-            self._reset_scan()
-
-    def update(self) -> None:
-        """Index all lines."""
-        with self._guard():
-            self._scan()
-
     def close(self) -> None:
-        """Close open files. They are opened again when needed."""
+        """Free the memory, and use the parts that there are the next time."""
         with self._guard():
-            self._forget()
+            self._unusable.clear()
+            self._reset()
 
     def _guard(self) -> threading.Lock:
         """The lock. A forked process gets a new one, because the holder of the old one may not exist in it."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._lock = threading.Lock()
-            self._forget()
+            self._reset()
         return self._lock
 
-    def _forget(self) -> None:
-        for file in self._files:
-            file.close()
-        self._files = []
-        self._known: set[Path] = set()  # index files that were opened or rejected
-        self._reset_scan()
-
-    def _reset_scan(self) -> None:
-        """Drop entries in memory and the position of the scan."""
+    def _reset(self) -> None:
+        """Drop the entries in memory, the parts and the position of the scan."""
         self._cursor: Cursor | None = None
-        self._recent = bytearray()  # entries that are in no file
-        self._recent_lines = self._recent_bytes = 0  # scanned since the last attempt to write a file
-        self._recent_errors = ReadErrors()
-        self._unreadable: dict[str, int] = {}  # by file, the offset from which the disk could not be read
+        self._parts: list[Part] = []
+        self._covered: dict[str, int] = {}  # by the parts
+        self._recent = bytearray()  # entries of other lines
+        self._names: dict[str, int] = {}  # numbers of files in these entries
+        self._lines_before_look = LINES_BEFORE_LOOK
 
-    def _scan_and_lookup(self, rollouts: Sequence[str], wanted: str | None = None) -> dict[str, list[LineLocation]]:
-        """Scan, then look up; again if an index file was damaged, because what it covered must be scanned, too."""
+    def _scan_and_lookup(self, rollouts: Sequence[str], last: str | None = None) -> dict[str, list[LineLocation]]:
+        """Scan, then look up; again if a part was damaged, because what it covered must be scanned, too."""
         found: dict[str, list[LineLocation]] = {}
         for _ in range(_TRIES):
-            self._scan(wanted)
+            self._scan({*rollouts}, last)
             cursor = self._cursor
             found = {rollout: self._lookup(rollout) for rollout in rollouts}
             if self._cursor is cursor:
@@ -172,80 +146,64 @@ class IdIndex:
         """The locations of the lines of a rollout, as far as they were scanned, in order."""
         self._begin()
         key = hash_id(rollout)
-        entries = {entry for file in list(self._files) for entry in self._find_in(file, key)}
-        entries.update(find_entries(self._recent, key))
-        parsed = map(parse_entry, entries)
-        return sorted(LineLocation(self._names[file], *rest) for file, *rest in parsed if file in self._names)
+        found = {location for part in self._parts_with(rollout) for location in self._find_in(part, key)}
+        return sorted(found.union(find_entries(self._recent, key, list(self._names))))
 
-    def _find_in(self, file: IdIndexFile, key: bytes) -> list[bytes]:
-        """Entries of a file. A file that cannot be read is dropped, so that what it covers is scanned."""
+    def _parts_with(self, rollout: str) -> list[Part]:
+        """The parts that may have a rollout, by their ranges of ids, or all for scores, whose own ids these are."""
+        if self._folder != ROLLOUTS:
+            return self._parts
+        ranges = ((part, *part.info.stats.ids) for part in self._parts)
+        return [part for part, first, last in ranges if first <= rollout <= last]
+
+    def _find_in(self, part: Part, key: bytes) -> list[LineLocation]:
+        """The lines of a part. One that cannot be read is not used, so that what it covers is scanned."""
         try:
-            return file.find(key)
-        except (OSError, ChecksumError) as error:
-            self._drop(file, deletes=isinstance(error, ChecksumError))
-            self._reset_scan()
+            return find_in_part(part, key)
+        except (OSError, RecordError) as error:
+            self._unusable.add(part.path)
+            if isinstance(error, ChecksumError):
+                remove_parts([part.path])
+            self._reset()
             return []
 
     def _begin(self) -> Cursor:
-        """Open new index files, and return a cursor that starts where they end, unless there is one."""
+        """A cursor that starts where the parts end, unless there is one."""
         if self._cursor is None:
-            self._open_files()
-            ranges = merge_ranges(one for file in self._files for one in file.header.ranges)
-            ranges = [one for one in ranges if one.file.count("/") == 1 and one.file.startswith(f"{self._folder}/")]
-            self._names = {hash_file(one.file): one.file for one in ranges}
-            self._written = {one.file: one.last for one in ranges if one.first == 0}
-            clear = self._errors.clear_transient
-            self._cursor = Cursor(self._run_files, self._folder, self._report, self._written, clear)
+            self._parts, self._covered = self._find_parts()
+            for error in (error for part in self._parts for error in part.info.errors):
+                self._errors.report(error)
+            report, clear = self._errors.report, self._errors.clear_transient
+            self._cursor = Cursor(self._run_files, self._folder, report, self._covered, clear)
         return self._cursor
 
-    def _open_files(self) -> None:
-        for _ in range(_TRIES):  # a missing file was merged into one that was not listed yet
-            listed = [path for folder in self._cache_folders for path in find_files(folder, self._folder)]
-            if all(list(map(self._open_file, [path for path in listed if path not in self._known]))):
-                return
+    def _find_parts(self) -> tuple[list[Part], dict[str, int]]:
+        """The parts that have an index and fit together, and how far they reach."""
+        parts = find_parts(self._run_files.path, self._run_id, self._folder)
+        usable = [part for part in parts if part.info.id_blocks is not None and part.path not in self._unusable]
+        return covering_parts(usable, segment_sizes(self._run_files, self._folder))
 
-    def _open_file(self, path: Path) -> bool:
-        self._known.add(path)
+    def _scan(self, wanted: set[str], last: str | None) -> None:
+        """Index the lines that are new, or those up to the line of the rollout `last`; the wanted ones in any case."""
+        if self._lines_before_look <= 0 and self._find_parts()[1] == self._covered:
+            self._lines_before_look = LINES_BEFORE_LOOK
+        if self._lines_before_look <= 0 or len(self._recent) >= _MAX_BYTES_IN_MEMORY:
+            self._reset()
+        order = None if last is None else partial(self._search_order, last)
         try:
-            file = IdIndexFile(path, self._context)
-        except ChecksumError:  # damaged, or signed with another key
-            _delete(path)
-        except (OSError, RecordError):
-            return False
-        else:
-            self._files.append(file)
-            for error in file.header.errors:
-                self._errors.report(error)
-        return True
-
-    def _drop(self, file: IdIndexFile, *, deletes: bool) -> None:
-        self._files.remove(file)
-        file.close()
-        if deletes:
-            _delete(file.path)
-
-    def _scan(self, wanted: str | None = None) -> None:
-        """Index the lines that are new, or those up to the line of the wanted rollout."""
-        try:
-            id_of = record_id if self._folder == ROLLOUTS else scored_rollout_id
-            order = None if wanted is None else partial(self._search_order, wanted)
             for location, line in self._begin().read(order):
-                rollout = id_of(line)
-                self._recent_lines += 1
-                self._recent_bytes += location.length
-                if rollout is not None:
-                    self._recent += make_entry(rollout, location)
-                    self._names[hash_file(location.file)] = location.file
-                elif self._folder == ROLLOUTS:
-                    self._report_without_id(location)
-                if wanted is not None and rollout == wanted:
+                rollout = self._id_of(line)
+                self._lines_before_look -= 1
+                if rollout in wanted or (rollout is not None and len(self._recent) < _MAX_BYTES_IN_MEMORY):
+                    file = self._names.setdefault(location.file, len(self._names))
+                    self._recent += make_entry(hash_id(rollout), file, location.offset, location.length)
+                elif rollout is None and self._folder == ROLLOUTS:
+                    no_id = RecordError("Expected a rollout record with an id.")
+                    self._errors.report(record_read_error(location, no_id))
+                if last is not None and rollout == last:
                     break
-                if self._recent_lines >= _MAX_UNWRITTEN:
-                    self._write()
-            if self._recent_lines >= MAX_LINES_IN_MEMORY or self._recent_bytes >= MAX_BYTES_IN_MEMORY:
-                self._write()
         except BaseException:
-            self._reset_scan()
+            self._reset()
             raise
 
     def _search_order(self, rollout: str, names: list[str]) -> Iterator[str]:
@@ -284,58 +242,3 @@ class IdIndex:
 
     def _open_segment(self, name: str) -> "closing[SegmentReader]":
         return closing(open_segment(self._run_files, f"{self._folder}/{name}"))
-
-    def _report_without_id(self, location: LineLocation) -> None:
-        message = "Expected a rollout record with an id."
-        self._report(ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, message, kind=ReadErrorKind.INVALID))
-
-    def _report(self, error: ReadError) -> None:
-        self._errors.report(error)
-        if error.kind is ReadErrorKind.UNREADABLE and error.offset is not None:
-            self._unreadable.setdefault(strip_extension(error.file), error.offset)
-        elif not error.is_transient and error.offset is not None:
-            self._recent_errors.report(error)
-
-    def _write(self) -> None:
-        """Move the entries in memory to a new file, or keep them if no folder can be written to."""
-        self._recent_lines = self._recent_bytes = 0
-        # What could not be read is not covered, nor is what follows it. The next reader retries.
-        read = self._begin().covered
-        covered = {file: min(end, self._unreadable.get(file, end)) for file, end in read.items()}
-        new = {file: end for file, end in covered.items() if read[file] > self._written.get(file, 0)}
-        ranges = [ByteRange(file, min(self._written.get(file, 0), end), end) for file, end in new.items()]
-        header = IndexHeader(ranges, list(self._recent_errors.all()))
-        entries, smaller = self._merge_smaller(header)
-        for folder in self._cache_folders:
-            with contextlib.suppress(OSError, UnicodeEncodeError):  # the latter for a segment's name that is not text
-                file = write_index_file(folder, self._folder, self._context, header, entries)
-                break
-        else:
-            return
-        self._known.add(file.path)
-        for merged in smaller:
-            self._drop(merged, deletes=True)
-        self._files.append(file)
-        self._written, self._recent, self._recent_errors = covered, bytearray(), ReadErrors()
-
-    def _merge_smaller(self, header: IndexHeader) -> tuple[list[bytes], list[IdIndexFile]]:
-        """The sorted entries in memory and in smaller files, so that files grow by doubling, and these files."""
-        entries, smaller = split_entries(self._recent), []
-        for file in sorted(self._files, key=lambda file: file.count):
-            if file.count > min(2 * len(entries), _MAX_MERGED - len(entries)):
-                break
-            with contextlib.suppress(OSError, ChecksumError):  # the next lookup drops it
-                entries += file.entries()
-                smaller.append(file)
-                header.ranges += file.header.ranges
-                header.errors += file.header.errors
-        header.ranges = merge_ranges(header.ranges)
-        entries.sort()
-        return [entry for entry, _ in groupby(entries)], smaller
-
-
-def _delete(path: Path) -> None:
-    """Delete an index file of this user's."""
-    with contextlib.suppress(OSError):
-        if path.lstat().st_uid == os.getuid():
-            path.unlink()

@@ -12,7 +12,7 @@ from rolltrace.store.cursor import Cursor, LineLocation, decode_lines, line_erro
 from rolltrace.store.id_index import IdIndex, record_id
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, LedgerName, RunInfo, read_info
 from rolltrace.store.ledger import Ledger, decode_ledger
-from rolltrace.store.read_errors import ReadError, ReadErrors
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.run_files import LocalFiles, RunFiles
 from rolltrace.store.segment_reader import open_segment
 from rolltrace.trace.codec import decode_rollout, decode_score
@@ -21,8 +21,6 @@ from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 Record = TypeVar("Record")
-
-_TRIES = 3
 
 
 class RunReader:
@@ -119,21 +117,21 @@ class RunReader:
 
         Raises `RecordError` if its line is damaged, and `StorageError` if the disk cannot be read.
         """
-        for _ in range(_TRIES):
-            location = self.id_index.find(rollout)
-            if location is None:
-                break
+        location = self.id_index.find(rollout)
+        damage: RecordError | None = None
+        line = b""
+        if location is not None:
             try:
                 line = self.read_line(location)
-            except RecordError:
-                if not self._is_in_segments(rollout):  # then the index is right and the line is damaged
-                    raise
-            else:
-                if record_id(line) == rollout:
-                    return decode_rollout(line)
-            # Files only grow, so a wrong location means that the index belongs to other files. Search again.
-            self.id_index.invalidate(rollout)
-        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{self._unreadable_hint()}.")
+            except RecordError as error:
+                damage = error
+            if record_id(line) != rollout:
+                # The line is damaged, or the index belongs to other files. Another line may have the id.
+                lines = (line for _, line in self.cursor(ROLLOUTS).read() if record_id(line) == rollout)
+                line = next(lines, b"")
+        if line:
+            return decode_rollout(line)
+        raise damage or self._not_found(rollout)
 
     def decode_score(self, line: bytes) -> Score:
         """The score of a line. Quotes in its calls are replaced by the text of the quoted rollouts."""
@@ -147,17 +145,16 @@ class RunReader:
         except (RolltraceError, OSError):
             return f"rollout {rollout} cannot be read"
 
-    def _is_in_segments(self, rollout: str) -> bool:
-        """Whether a line of the run is that rollout, without the index."""
-        return any(record_id(line) == rollout for _, line in self.cursor(ROLLOUTS).read())
-
-    def _unreadable_hint(self) -> str:
-        """A hint for "not found" errors: the record may be in a part that cannot be read."""
-        count = sum(error.file.startswith(f"{ROLLOUTS}/") for error in self.read_errors)
-        return f", but {count} of its places cannot be read: `rolltrace check` lists them" if count else ""
+    def _not_found(self, rollout: str) -> RolltraceError:
+        """The error for an id that no line has; it says so if the line may be in a place that cannot be read."""
+        own = [error for error in self.read_errors if error.file.startswith(f"{ROLLOUTS}/")]
+        if unreadable := [error for error in own if error.is_transient and error.kind is ReadErrorKind.UNREADABLE]:
+            return StorageError(f"Cannot read {unreadable[0]}. The data may still be intact; retry.")
+        hint = f", but {len(own)} of its places cannot be read: `rolltrace check` lists them" if own else ""
+        return UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{hint}.")
 
     def close(self) -> None:
-        """Close open files. They are opened again when needed."""
+        """Free the memory of the indexes."""
         self.id_index.close()
         self.score_index.close()
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from rolltrace.query.table_schema import LAYOUT_VERSION
 from rolltrace.store.cache_key import add_signature, cache_folders, make_cache_folder, read_signed
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.run_files import RunFiles
@@ -23,8 +22,7 @@ Ranges = dict[str, tuple[int, int]]
 
 INFO_FILE = "part.json"
 _MAX_INFO_BYTES = 16 << 20
-_NAME = re.compile(r"part-[0-9a-f]+")
-_UNFINISHED = re.compile(r"\.part-[0-9a-f]+")
+_UNFINISHED = re.compile(r"\.part-[a-z]+-[0-9a-f]+")
 
 
 class RowStats(msgspec.Struct):
@@ -63,7 +61,8 @@ class RowStats(msgspec.Struct):
 class PartInfo(msgspec.Struct, kw_only=True):
     """What a part says about itself."""
 
-    layout: int = LAYOUT_VERSION
+    layout: int = 0
+    """The version of its tables."""
     kind: str = ""
     """The kind of its tables: `rollouts`, `texts` or `scores`."""
     ranges: Ranges
@@ -75,6 +74,8 @@ class PartInfo(msgspec.Struct, kw_only=True):
     """The lines in its ranges that could not be read."""
     digests: dict[str, str] = {}
     """By table, the checksum of its file; empty as long as the part is private to a process."""
+    id_blocks: bytes | None = None
+    """The blocks of its index by id, see `id_blocks`; None if it has no index."""
 
 
 class ParquetPart(msgspec.Struct, frozen=True):
@@ -117,20 +118,20 @@ class Part(msgspec.Struct, frozen=True):
 
 def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
     """The parts of a run with tables of this kind that this user, or the user's team, has made."""
-    paths = [path for cache in cache_folders(run, run_id) for path in part_folders(cache)]
+    paths = [path for cache in cache_folders(run, run_id) for path in part_folders(cache, kind)]
     parts = [_read_part(path, run_id) for path in paths]
     return [part for part in parts if part is not None and part.info.kind == kind]
 
 
-def part_folders(cache: Path) -> list[Path]:
-    """Every part in a cache, damaged or not; links are skipped."""
+def part_folders(cache: Path, kind: str = "[a-z]+") -> list[Path]:
+    """Every part in a cache, or those of a kind, damaged or not; links are skipped."""
     if cache.is_symlink():
         return []
     try:
-        paths = list(cache.iterdir())
+        paths = [path for path in cache.iterdir() if re.fullmatch(f"part-{kind}-[0-9a-f]+", path.name)]
     except OSError:
         return []
-    return sorted(path for path in paths if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
+    return sorted(path for path in paths if path.is_dir() and not path.is_symlink())
 
 
 def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[list[Part], dict[str, int]]:
@@ -183,7 +184,7 @@ def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:
 
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
     """Copy a private part atomically to a cache of its run."""
-    name = f"part-{new_id()}"
+    name = f"part-{part.info.kind}-{new_id()}"
     remove_abandoned_files(make_cache_folder(cache), _UNFINISHED)
     unfinished = cache / f".{name}"
     try:
@@ -210,12 +211,11 @@ def remove_parts(paths: Iterable[Path]) -> None:
 
 
 def _read_part(path: Path, run_id: str) -> Part | None:
-    """The part in a folder; None if its description is damaged, of another layout, or signed with another key."""
+    """The part in a folder; None if its description is damaged, or signed with another key."""
     try:
-        info = msgspec.json.decode(read_signed(path / INFO_FILE, run_id, _MAX_INFO_BYTES), type=PartInfo)
+        return Part(path, msgspec.json.decode(read_signed(path / INFO_FILE, run_id, _MAX_INFO_BYTES), type=PartInfo))
     except (OSError, ValueError):
         return None
-    return Part(path, info) if info.layout == LAYOUT_VERSION else None
 
 
 def _fits(part: Part, covered: Mapping[str, int]) -> bool:
