@@ -48,7 +48,7 @@ def compact(path: str | Path) -> CompactionResult:
     existing = part_folders(reader.path / CACHE)
     database = Database([reader])
     try:
-        parts = _Compactor(database.runs[0], database.connection).compact()
+        parts = _merge_all(database.runs[0], database.connection)
     finally:
         database.close()
     if any(part.path.parent != reader.path / CACHE for part in parts):
@@ -92,41 +92,33 @@ def _compress(path: Path) -> bool:
     return True
 
 
-class _Compactor:
-    def __init__(self, run: RunTables, connection: "duckdb.DuckDBPyConnection") -> None:
-        self._run = run
-        self._connection = connection
+def _merge_all(run: RunTables, connection: "duckdb.DuckDBPyConnection") -> list[Part]:
+    """Merge the parts of each kind; retries if another compaction has removed files that this one was reading."""
+    import duckdb
 
-    def compact(self) -> list[Part]:
-        """Merge the parts of each kind; retries if another compaction has removed files that this one was reading."""
-        import duckdb
+    # Rows have no order of their own, and keeping one while copying needs memory for every row.
+    connection.execute("set preserve_insertion_order = false")
+    for _ in range(_MAX_TRIES):
+        try:
+            run.refresh(STORED_COLUMNS, QueryDeadline())
+            if run.drop_damaged():
+                run.refresh(STORED_COLUMNS, QueryDeadline())
+            run.store_rewards(QueryDeadline(), also_few=True)
+            return [_merge_kind(run, connection, kind) for kind in TABLES_OF_KIND if run.covered[kind]]
+        except duckdb.Error as error:
+            if not run.drop_damaged():
+                raise sql_error(error) from error
+    raise StorageError(f"Cannot compact {run.run}: files of its cache were deleted repeatedly. Retry.")
 
-        # Rows have no order of their own, and keeping one while copying needs memory for every row.
-        self._connection.execute("set preserve_insertion_order = false")
-        for _ in range(_MAX_TRIES):
-            try:
-                return self._compact_once()
-            except duckdb.Error as error:
-                if not self._run.drop_damaged():
-                    raise sql_error(error) from error
-        raise StorageError(f"Cannot compact {self._run.run}: files of its cache were deleted repeatedly. Retry.")
 
-    def _compact_once(self) -> list[Part]:
-        """One part of each kind, in the run's cache."""
-        self._run.refresh(STORED_COLUMNS, QueryDeadline())
-        if self._run.drop_damaged():
-            self._run.refresh(STORED_COLUMNS, QueryDeadline())
-        self._run.store_rewards(QueryDeadline(), also_few=True)
-        return [self._compacted(kind) for kind in TABLES_OF_KIND if self._run.covered[kind]]
-
-    def _compacted(self, kind: str) -> Part:
-        parts, covered = self._run.parts[kind], self._run.covered
-        ranges = ranges_between({}, covered[kind])
-        if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE:
-            [part] = parts
-            if part.info.ranges == ranges and ("groups" in part.info.stats.rows or kind != ROLLOUTS):
-                return part
-        merged = self._run.merge(kind, parts, ranges)
-        if kind == ROLLOUTS:
-            add_groups(self._connection, merged)
-        return self._run.publish(merged)
+def _merge_kind(run: RunTables, connection: "duckdb.DuckDBPyConnection", kind: str) -> Part:
+    """One part of this kind, in the run's cache."""
+    parts, ranges = run.parts[kind], ranges_between({}, run.covered[kind])
+    if len(parts) == 1 and parts[0].path.parent == run.run / CACHE:
+        [part] = parts
+        if part.info.ranges == ranges and ("groups" in part.info.stats.rows or kind != ROLLOUTS):
+            return part
+    merged = run.merge(kind, parts, ranges)
+    if kind == ROLLOUTS:
+        add_groups(connection, merged)
+    return run.publish(merged)

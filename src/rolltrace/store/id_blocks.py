@@ -53,7 +53,7 @@ def write_id_blocks(part: Part, entries: Iterator[bytes]) -> None:
 
 def find_in_part(part: Part, key: bytes) -> list[LineLocation]:
     """The lines of a part about the rollout with this hash; raises `ChecksumError` if a block is damaged."""
-    blocks = part.info.id_blocks or b""
+    blocks = part.info.id_blocks
     numbers = range(len(blocks) // _SUMMARY_BYTES)
     found: list[LineLocation] = []
 

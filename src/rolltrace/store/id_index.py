@@ -178,9 +178,9 @@ class IdIndex:
         return self._cursor
 
     def _find_parts(self) -> tuple[list[Part], dict[str, int]]:
-        """The parts that have an index and fit together, and how far they reach."""
+        """The parts that fit together, and how far they reach."""
         parts = find_parts(self._run_files.path, self._run_id, self._folder)
-        usable = [part for part in parts if part.info.id_blocks is not None and part.path not in self._unusable]
+        usable = [part for part in parts if part.path not in self._unusable]
         return covering_parts(usable, segment_sizes(self._run_files, self._folder))
 
     def _scan(self, wanted: set[str], last: str | None) -> None:

@@ -74,8 +74,8 @@ class PartInfo(msgspec.Struct, kw_only=True):
     """The lines in its ranges that could not be read."""
     digests: dict[str, str] = {}
     """By table, the checksum of its file; empty as long as the part is private to a process."""
-    id_blocks: bytes | None = None
-    """The blocks of its index by id, see `id_blocks`; None if it has no index."""
+    id_blocks: bytes = b""
+    """The blocks of its index by id, which parts of texts do not have, see `id_blocks`."""
 
 
 class ParquetPart(msgspec.Struct, frozen=True):
