@@ -296,22 +296,38 @@ def test_engines_are_bounded(path, run, connections):
         open_run(path, threads=0)
 
 
-def test_replaced_engines_go_away(path, opened, connections):
-    """A connection to earlier tables is open while a result is read from it, and no longer."""
+def test_snapshots_share_an_engine(path, opened, connections):
+    """A run that grows is answered by one engine; tables of earlier moments stay while a result is read from them."""
     with create_run(path) as writer:
-        write(writer)
-        writer.flush()
         run = opened(path)
+
+        def grow(index):
+            write(writer, index=index)
+            writer.flush()
+            assert run.sql(COUNT).fetchone() == (index + 1,)
+            [_, answers] = connections
+            schemas = "select count(*) from duckdb_schemas() where schema_name like '\\_snapshot%' escape '\\'"
+            return answers().execute(schemas).fetchone()[0]
+
+        assert grow(0) == 1
         begun = run.sql("select id from rollouts")
-        [*_, first] = connections
-        write(writer, index=1)
-        writer.flush()
-        assert run.sql(COUNT).fetchone() == (2,)
-        gc.collect()
-        assert first() is not None
+        assert grow(1) == 2
         assert len(begun.fetchall()) == 1, "a result is of the moment in which it was asked for"
-        gc.collect()
-        assert first() is None
+        assert grow(2) == 1
+
+
+def test_published_parts_need_a_new_engine(path, opened, connections, monkeypatch):
+    """An engine may read the files that it was made for, and private ones; for others there is a new engine."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 2)
+    with create_run(path) as writer:
+        run = opened(path)
+        for index in range(3):
+            write(writer, index=index)
+            writer.flush()
+            assert run.sql(COUNT).fetchone() == (index + 1,)
+    gc.collect()
+    assert parts(path / "cache", "rollouts")
+    assert [connection() is None for connection in connections] == [False, True, False]
 
 
 def test_following_takes_bounded_work_and_space(path, opened, temporary):

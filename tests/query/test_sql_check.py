@@ -6,7 +6,7 @@ import pytest
 from answers import write
 from rolltrace.errors import InputError
 from rolltrace.query.compact import compact
-from rolltrace.query.duckdb_engine import EngineLimits, SqlSandbox
+from rolltrace.query.duckdb_engine import EngineLimits, SqlSandbox, TableSnapshot
 from rolltrace.query.run import open_run
 from rolltrace.query.sql_check import check_statement
 from rolltrace.store.create import create_run
@@ -201,9 +201,10 @@ def bare(run, plain, tmp_path_factory):
         table: [part.table(table) for part in find_parts(run.path, run.info.id, table)]
         for table in ("rollouts", "scores")
     }
-    engine = SqlSandbox([found], [Sessions(())], tmp_path_factory.mktemp("spill"), EngineLimits())
-    yield engine, list(run.path.rglob("*"))
-    engine.close()
+    files = {part.path for table in found.values() for part in table}
+    sandbox = SqlSandbox(files, tmp_path_factory.mktemp("private"), EngineLimits())
+    yield TableSnapshot([found], [Sessions(())], sandbox), list(run.path.rglob("*"))
+    sandbox.close()
 
 
 @pytest.mark.parametrize("sql", [*OTHER_STATEMENTS, *OUTSIDE])
@@ -231,6 +232,22 @@ def test_engine_is_locked(bare):
     for setting in ("enable_external_access = true", "lock_configuration = false", "memory_limit = '100GB'"):
         with pytest.raises(duckdb.Error):
             engine.cursor().execute(f"set {setting}")
+
+
+def test_private_files_may_be_newer_than_the_engine(plain, tmp_path):
+    """Of files that it was not given, an engine reads those in its private folder, but not through a link."""
+    private, other = tmp_path / "private", tmp_path / "other.parquet"
+    private.mkdir()
+    sandbox = SqlSandbox((), private, EngineLimits())
+    cursor = sandbox.cursor(sandbox.new_schema())
+    for path in (private / "part.parquet", other):
+        plain.execute(f"copy (select 1 as n) to '{path}'")
+    (private / "link.parquet").symlink_to(other)
+    assert cursor.execute(f"from '{private / 'part.parquet'}'").fetchall() == [(1,)]
+    for path in (other, private / "link.parquet", private / ".." / "other.parquet"):
+        with pytest.raises(duckdb.PermissionException):
+            cursor.execute(f"from '{path}'")
+    sandbox.close()
 
 
 def test_engine_sees_no_variable(bare):

@@ -1,4 +1,4 @@
-"""The tables of one or several runs: reads new lines, and makes the engine that a statement runs on."""
+"""The tables of one or several runs: reads new lines, and makes the snapshots that statements run on."""
 
 import contextlib
 import os
@@ -15,11 +15,12 @@ from rolltrace.query.duckdb_engine import (
     EngineLimits,
     QueryDeadline,
     SqlSandbox,
+    TableSnapshot,
     close_connections,
     closed_error,
     connect,
-    engine_inputs,
     new_cursor,
+    snapshot_inputs,
 )
 from rolltrace.query.lost_lines import RepeatedLines, count_lines, missing_lines, repeated_lines
 from rolltrace.query.part_writer import parquet_source
@@ -90,8 +91,9 @@ class Database:
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
         self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
         self._sessions = [NO_SESSIONS for _ in readers]
-        self._engines: dict[str, SqlSandbox] = {}
-        self._alive: weakref.WeakSet[SqlSandbox] = weakref.WeakSet()
+        self._sandbox: SqlSandbox | None = None
+        self._snapshots: dict[str, TableSnapshot] = {}
+        self._alive: weakref.WeakSet[TableSnapshot] = weakref.WeakSet()
         self._repeated = [RepeatedLines(self.connection, run.private_path) for run in self.runs]
         self._small: dict[tuple[int, str], tuple[list[dict[str, Any]], ParquetPart]] = {}
 
@@ -103,9 +105,9 @@ class Database:
     def hold(self) -> None:
         """Read the tables, and let all statements from now on answer from them."""
         ledgers, deadline = self._ended_ledgers(), QueryDeadline()
-        self.engine(frozenset({SCORES}), deadline)
+        self.snapshot(frozenset({SCORES}), deadline)
         self._held = []  # from now on only folders are read that were not: rollouts, after all scores about them
-        self.engine(frozenset({ROLLOUTS}), deadline)
+        self.snapshot(frozenset({ROLLOUTS}), deadline)
         self._held = self._losses(ledgers)
 
     def find_losses(self) -> list[ReadError]:
@@ -118,7 +120,7 @@ class Database:
             # Or written, by a session that was closed since the tables were read.
             for run in self.runs:
                 run.expect_changes()
-            self.engine(frozenset({ROLLOUTS}), QueryDeadline())
+            self.snapshot(frozenset({ROLLOUTS}), QueryDeadline())
             losses = self._losses(ledgers)
         return losses
 
@@ -157,40 +159,42 @@ class Database:
         with self._checking:
             return check_expressions(table, where, order_by, self._checker)
 
-    def engine(self, tables: frozenset[str], deadline: QueryDeadline) -> SqlSandbox:
-        """The engine with these tables, up to date."""
+    def snapshot(self, tables: frozenset[str], deadline: QueryDeadline) -> TableSnapshot:
+        """These tables, up to date."""
         import duckdb
 
         inputs = {name for table in tables for name in TABLE_INPUTS[table]}
         with explain_full_disk(), self._making(deadline):
             while True:
                 try:
-                    return self._current_engine(inputs, deadline)
+                    return self._current_snapshot(inputs, deadline)
                 except duckdb.InterruptException:
                     raise
                 except duckdb.Error as error:
                     if not self._drop_damaged():
                         raise sql_error(error) from error
 
-    def recover(self, error: "duckdb.Error", engine: SqlSandbox) -> None:
+    def recover(self, error: "duckdb.Error", snapshot: TableSnapshot) -> None:
         """Return if retrying may help, because a file of the tables was deleted or damaged. Raise otherwise."""
-        if engine.is_closed or self.is_closed:
+        if snapshot.is_closed or self.is_closed:
             raise closed_error() from error
         with self._lock:
-            if _is_fatal(error):
-                self._engines = {kind: other for kind, other in self._engines.items() if other is not engine}
-            if _may_be_file_error(error, engine) and not all(part.is_intact for part in engine.parts):
+            if _is_fatal(error) and snapshot.sandbox is self._sandbox:
+                self._drop_sandbox()
+            if _may_be_file_error(error, snapshot) and not all(part.is_intact for part in snapshot.parts):
                 self._drop_damaged()
                 return
         raise sql_error(error) from error
 
     def close(self) -> None:
-        """Close all engines and remove temporary files. In a forked process, do nothing."""
+        """Close all connections and remove temporary files. In a forked process, do nothing."""
         if self.process != os.getpid():
             return
         self.is_closed = True
-        for engine in list(self._alive):
-            engine.close()
+        for snapshot in list(self._alive):
+            snapshot.close()
+            snapshot.sandbox.close()
+        self._drop_sandbox()
         for run in self.runs:
             run.close()
         close_connections([self._checker, self.connection])
@@ -216,35 +220,44 @@ class Database:
     def _drop_damaged(self) -> bool:
         if not sum(run.drop_damaged() for run in self.runs):  # not `any`: call it for every run
             return False
-        self._engines = {}  # a new engine must not reuse tables whose files may be deleted, too
+        self._drop_sandbox()  # a new snapshot must not reuse tables whose files may be deleted, too
         return True
 
-    def _current_engine(self, needed: set[str], deadline: QueryDeadline) -> SqlSandbox:
-        kind = _engine_kind(needed) if needed else next(iter(self._engines), _SMALL)
-        engine = self._engines.get(kind)
+    def _drop_sandbox(self) -> None:
+        """Use a new sandbox from now on; snapshots in the old one end with the results that are read from them."""
+        self._sandbox, self._snapshots = None, {}
+
+    def _current_snapshot(self, needed: set[str], deadline: QueryDeadline) -> TableSnapshot:
+        kind = _snapshot_kind(needed) if needed else next(iter(self._snapshots), _SMALL)
+        snapshot = self._snapshots.get(kind)
         # The tables of earlier statements stay, and are refreshed, because a part of them may have been replaced.
         is_small = kind == _SMALL
-        used = set() if engine is None else {name for name in engine.inputs if is_small == (name in SMALL_TABLES)}
+        used = set() if snapshot is None else {name for name in snapshot.inputs if is_small == (name in SMALL_TABLES)}
         for number in range(len(self.runs)):
             self._refresh(number, needed | used, deadline)
-        current = engine_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
-        if engine is None or any(engine.inputs.get(table) != files for table, files in current.items()):
-            self._engines.pop(kind, None)
-            engine = None  # so that files that only it used are removed
-            engine = self._engines[kind] = self._make_engine(needed | used)
-        return engine
+        current = snapshot_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
+        if snapshot is None or any(snapshot.inputs.get(table) != files for table, files in current.items()):
+            self._snapshots.pop(kind, None)
+            snapshot = None  # so that files that only it used are removed
+            snapshot = self._snapshots[kind] = self._make_snapshot(needed | used)
+        return snapshot
 
-    def _make_engine(self, tables: set[str]) -> SqlSandbox:
+    def _make_snapshot(self, tables: set[str]) -> TableSnapshot:
         tables = tables | {"repeated"}
         runs: list[RunParts] = [{table: known.get(table, []) for table in tables} for known in self._known]
-        engine = SqlSandbox(runs, self._sessions, self._private, self._limits)
-        self._alive.add(engine)
+        paths = {part.path for parts in runs for table in parts.values() for part in table}
+        if self._sandbox is None or not self._sandbox.can_read(paths):
+            self._drop_sandbox()
+            published = {path for run in self.runs for path in run.published_files()}
+            self._sandbox = SqlSandbox(published, self._private, self._limits)
+        snapshot = TableSnapshot(runs, self._sessions, self._sandbox)
+        self._alive.add(snapshot)
         used = {part.path for one in self._alive for part in one.parts}
         used |= {part.path for _, part in self._small.values()}
         used |= {part.path for repeated in self._repeated for part in repeated.parts}
         for run in self.runs:
             run.remove_unused(used)
-        return engine
+        return snapshot
 
     def _refresh(self, number: int, needed: set[str], deadline: QueryDeadline) -> None:
         run, known = self.runs[number], self._known[number]
@@ -271,8 +284,8 @@ class Database:
 
     def _finished(self, number: int, deadline: QueryDeadline) -> int:
         """How many episodes of a run are finished, by its tables."""
-        engine = self._current_engine({"rollouts", "scores"}, deadline)
-        row = engine.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
+        snapshot = self._current_snapshot({"rollouts", "scores"}, deadline)
+        row = snapshot.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
         return int(row[0]) if row else 0
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
@@ -340,8 +353,8 @@ class _InterruptScope:
             self._is_active = False
 
 
-def _engine_kind(tables: set[str]) -> str:
-    """Which engine runs a statement over these tables, so that it makes no others.
+def _snapshot_kind(tables: set[str]) -> str:
+    """Which snapshot a statement over these tables runs on, so that no others are made.
 
     Small tables have one because ledgers change all the time, and texts because they take long.
     """
@@ -356,7 +369,7 @@ def _is_fatal(error: "duckdb.Error") -> bool:
     return isinstance(error, duckdb.FatalException | duckdb.InternalException)
 
 
-def _may_be_file_error(error: "duckdb.Error", engine: SqlSandbox) -> bool:
+def _may_be_file_error(error: "duckdb.Error", snapshot: TableSnapshot) -> bool:
     """Whether an error may come from a file of the tables: by its type, or because it names one."""
     import duckdb
 
@@ -364,7 +377,7 @@ def _may_be_file_error(error: "duckdb.Error", engine: SqlSandbox) -> bool:
     if isinstance(error, kinds) or type(error) is duckdb.Error:
         return True
     message = str(error)
-    return any(str(part.path) in message for part in engine.parts)
+    return any(str(part.path) in message for part in snapshot.parts)
 
 
 def _remove(folder: Path, process: int) -> None:

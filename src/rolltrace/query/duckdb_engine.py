@@ -3,12 +3,13 @@
 import contextlib
 import ctypes
 import gc
+import itertools
 import os
 import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,46 +184,80 @@ os.register_at_fork(after_in_child=_keep_inherited_connections)
 
 
 class SqlSandbox:
-    """An engine for SQL of users: it can read the given Parquet files, and no other file, network or setting.
+    """An engine for SQL of users: it can read the given files and a private folder, and no other file or network.
 
     This is the second of two barriers; `sql_check` is the first.
     """
 
-    def __init__(
-        self, runs: Sequence[RunParts], sessions: Sequence[Sessions], private: Path, limits: EngineLimits
-    ) -> None:
-        self.inputs = engine_inputs(runs, sessions)
-        """By table, what it is made from; if that changes, a new engine is needed."""
+    def __init__(self, files: Iterable[Path], private: Path, limits: EngineLimits) -> None:
+        self._files = frozenset(files)
+        self._private = private
+        self._connection = connect(private, limits)
+        self._numbers = itertools.count()
+        self.unused_schemas: list[str] = []
+        """Those of snapshots that no longer exist."""
+        self._connection.execute(f"set allowed_paths = [{', '.join(map(sql_literal, sorted(self._files)))}]")
+        self._connection.execute(f"set allowed_directories = [{sql_literal(private)}]")
+        self._connection.execute("set enable_external_access = false")
+        self._connection.execute("set lock_configuration = true")
+
+    def can_read(self, paths: Iterable[Path]) -> bool:
+        """Whether it may read these files, which may be newer than itself if they are private."""
+        return all(path in self._files or path.is_relative_to(self._private) for path in paths)
+
+    def new_schema(self) -> str:
+        """Create a schema; those that are not used any more are dropped."""
+        while self.unused_schemas:
+            self._connection.execute(f"drop schema {self.unused_schemas.pop()} cascade")
+        schema = f"_snapshot_{next(self._numbers)}"
+        self._connection.execute(f"create schema {schema}")
+        return schema
+
+    def cursor(self, schema: str) -> "duckdb.DuckDBPyConnection":
+        """Open a connection whose statements see the tables of a schema."""
+        cursor = new_cursor(self._connection)
+        cursor.execute(f"use {schema}")
+        return cursor
+
+    def close(self) -> None:
+        """Free the memory."""
+        close_connections([self._connection])
+
+
+class TableSnapshot:
+    """The tables of some runs at one moment, for statements of users: a schema of views over parts, in a sandbox."""
+
+    def __init__(self, runs: Sequence[RunParts], sessions: Sequence[Sessions], sandbox: SqlSandbox) -> None:
+        self.inputs = snapshot_inputs(runs, sessions)
+        """By table, what it is made from; if that changes, a new snapshot is needed."""
         self.parts: tuple[ParquetPart, ...] = tuple(
             part for parts in runs for table in parts.values() for part in table
         )
+        self.sandbox = sandbox
         self.is_closed = False
         self._lock = threading.RLock()
         self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._connection = connect(private, limits)
-        paths = sorted({str(part.path) for part in self.parts})
-        self._connection.execute(f"set allowed_paths = [{', '.join(map(sql_literal, paths))}]")
-        self._connection.execute("set enable_external_access = false")
-        self._connection.execute("set lock_configuration = true")
-        create_views(self._connection, runs, sessions)
+        self._schema = sandbox.new_schema()
+        weakref.finalize(self, sandbox.unused_schemas.append, self._schema)
+        create_views(self.cursor(), runs, sessions)
 
     def cursor(self) -> "duckdb.DuckDBPyConnection":
         """Open a connection for one statement."""
         with self._lock:
             if self.is_closed:
                 raise closed_error()
-            cursor = new_cursor(self._connection)
+            cursor = self.sandbox.cursor(self._schema)
             self._cursors.add(cursor)
             return cursor
 
     def close(self) -> None:
-        """Free the memory; statements that are running are interrupted."""
+        """Close its connections; statements that are running are interrupted."""
         with self._lock:
             self.is_closed = True
-            close_connections([*self._cursors, self._connection])
+            close_connections([*self._cursors])
 
 
-def engine_inputs(runs: Sequence[RunParts], sessions: Sequence[Sessions]) -> dict[str, tuple[object, ...]]:
+def snapshot_inputs(runs: Sequence[RunParts], sessions: Sequence[Sessions]) -> dict[str, tuple[object, ...]]:
     """By table, the files of all runs and, for rollouts, which session supersedes which."""
     tables = set().union(*runs)
     inputs: dict[str, tuple[object, ...]] = {

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolltrace.errors import InputError, StorageError
-from rolltrace.query.duckdb_engine import QueryDeadline, SqlSandbox, closed_error
+from rolltrace.query.duckdb_engine import QueryDeadline, TableSnapshot, closed_error
 from rolltrace.query.sql_check import Statement
 from rolltrace.terminal_text import escape_line
 
@@ -36,7 +36,7 @@ class QueryResult:
         self._statement = statement
         self._database = database
         self._deadline = QueryDeadline(timeout)
-        self._engine: SqlSandbox | None = None
+        self._snapshot: TableSnapshot | None = None
         self._rows: duckdb.DuckDBPyConnection | None = None
         self._ahead: deque[ResultRow] = deque()
         self._has_returned = False
@@ -103,8 +103,8 @@ class QueryResult:
             return False
         rows = self._do(lambda cursor: self._started(cursor).fetchmany(count), self._rows)
         self._ahead.extend(rows)
-        if not rows:  # the engine is no longer needed
-            self._is_iteration_finished, self._rows, self._engine = True, None, None
+        if not rows:  # the snapshot is no longer needed
+            self._is_iteration_finished, self._rows, self._snapshot = True, None, None
         return bool(rows)
 
     def _started(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
@@ -131,34 +131,34 @@ class QueryResult:
         work: "Callable[[duckdb.DuckDBPyConnection], Output]",
         open_cursor: "duckdb.DuckDBPyConnection | None" = None,
     ) -> Output:
-        """Call `work` with a cursor; with one of a new engine, if a file of the tables was deleted or damaged."""
+        """Call `work` with a cursor; with one of a new snapshot, if a file of the tables was deleted or damaged."""
         import duckdb
 
         while True:
-            engine = self._open_engine()
+            snapshot = self._open_snapshot()
             try:
-                cursor = open_cursor or engine.cursor()
+                cursor = open_cursor or snapshot.cursor()
                 with self._deadline.limit(cursor.interrupt):
                     return work(cursor)
             except duckdb.Error as error:
-                self._database.recover(error, engine)
+                self._database.recover(error, snapshot)
                 if self._has_returned:  # a second execution may order the rows differently
                     raise StorageError(
                         "A file of the tables was deleted or damaged while rows were read: run the statement again."
                     ) from error
-                self._engine, self._rows, open_cursor = None, None, None
+                self._snapshot, self._rows, open_cursor = None, None, None
                 self._ahead.clear()
 
-    def _open_engine(self) -> SqlSandbox:
+    def _open_snapshot(self) -> TableSnapshot:
         if self._database.process != os.getpid():
             raise InputError(
                 "Expected a result of this process, got one of the process that it was forked from: run it again."
             )
         if self._database.is_closed:
             raise closed_error()
-        if self._engine is None:
-            self._engine = self._database.engine(self._statement.tables, self._deadline)
-        return self._engine
+        if self._snapshot is None:
+            self._snapshot = self._database.snapshot(self._statement.tables, self._deadline)
+        return self._snapshot
 
 
 def unique_names(columns: Sequence[str]) -> list[str]:

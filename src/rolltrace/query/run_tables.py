@@ -177,6 +177,11 @@ class RunTables:
         """Groups that compaction has stored; views check whether they are up to date."""
         return [part.table("groups") for part in self.parts[ROLLOUTS] if "groups" in part.info.stats.rows]
 
+    def published_files(self) -> list[Path]:
+        """The files of all tables in parts that are not private."""
+        published = [part for parts in self.parts.values() for part in parts if not self._is_private(part)]
+        return [part.table(table).path for part in published for table in part.tables]
+
     def expect_changes(self) -> None:
         """Let the next refresh read new lines although the revision may be the same."""
         self._read_revisions.clear()

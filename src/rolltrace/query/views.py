@@ -200,10 +200,12 @@ def _select_rollouts(
         superseded, collides = (f"coalesce({duplicates}.{name}, false)" for name in ("superseded", "collides"))
         retried = f"r.retried or coalesce({duplicates}.retried, false)"
     columns = ", ".join(f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds"))
+    # The newest first: the first rows in a descending order are then found without reading most of the others.
+    source = parquet_source(part.path for part in reversed(parts))
     return (
         f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
         f"{collides} as collides "
-        f"from {_without_repeated(parquet_source(part.path for part in parts), is_repeated)} r{joins}"
+        f"from {_without_repeated(source, is_repeated)} r{joins}"
     )
 
 
