@@ -92,9 +92,13 @@ class RepeatedLines:
             self._find([part.table(folder).path for part in own if part.path in suspects])
 
     def _find(self, files: Sequence[Path]) -> None:
+        source = parquet_source(files)
+        repeated_id = f"select 1 from {source} group by hash(id) having count(*) > 1 limit 1"
+        if self._connection.execute(repeated_id).fetchone() is None:
+            return
         path = self._new_path("repeated").with_suffix(".parquet")
         before = "".join(f" union from {parquet_source([part.path])}" for part in self.parts)
-        copy_to_parquet(self._connection, f"{_REPEATED.format(parquet_source(files))}{before}", path)
+        copy_to_parquet(self._connection, f"{_REPEATED.format(source)}{before}", path)
         counts = f"select _file, count(*), min(_offset) from {parquet_source([path])} group by _file order by _file"
         rows = self._connection.execute(counts).fetchall()
         self.files = {file: (count, offset) for file, count, offset in rows}

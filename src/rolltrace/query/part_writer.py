@@ -1,5 +1,6 @@
 """Writes parts: each table of a folder to one Parquet file, of bounded size each."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,9 @@ class PartBuilder:
         self._connection = connection
         self._report = report
         self._stats = RowStats()
+        self._ids: set[str] = set()
+        self._files: Counter[str] = Counter()
+        """How many lines of each file have rows."""
         self._decode_score = decode_score
         self._lines: list[tuple[bytes, LineLocation]] = []
         """Lines that are not columns yet."""
@@ -99,6 +103,9 @@ class PartBuilder:
     def _write_kind(self, kind: str, path: Path, ranges: Ranges) -> Part:
         of_texts = RowStats(responses=self._stats.responses)
         stats = of_texts if kind == TEXTS else msgspec.structs.replace(self._stats, responses=0)
+        if kind != TEXTS:
+            stats.lines, stats.ids = dict(self._files), (min(self._ids), max(self._ids))
+            stats.repeats = self._files.total() - len(self._ids)
         stats.rows = {table: self._tables[table].rows for table in TABLES_OF_KIND[kind] if self._tables[table].rows}
         path.mkdir()
         for table in stats.rows:
@@ -108,7 +115,6 @@ class PartBuilder:
                 write_arrow_table(self._connection, columns, file, make_query)
             else:
                 write_arrow_table(self._connection, columns, file)
-        add_line_stats(self._connection, path, stats)
         return Part(path, PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats))
 
     def _append_columns(self) -> None:
@@ -137,6 +143,9 @@ class PartBuilder:
         chunks = {table: self._tables[table].chunk(columns) for table, columns in made.items()}
         for table, chunk in chunks.items():
             self._tables[table].append_chunk(chunk)
+            if table in KINDS_OF_FOLDER:
+                self._ids.update(made[table]["id"])
+                self._files.update(made[table]["_file"])
         self._stats.merge(stats)
         for error in errors:
             self._report(error)
@@ -177,7 +186,7 @@ def merge_parts(
             rewards = _STORED_REWARDS.format(sources) if has_rewards else None
             query = rollouts_query(connection, f"({query})", stats, rewards)
         copy_to_parquet(connection, query, path / f"{table}.parquet")
-    add_line_stats(connection, path, stats)
+    _add_line_stats(connection, path, stats)
     ranges = joined_ranges(parts) if ranges is None else ranges
     info = PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
     info.errors = [error for part in parts for error in part.info.errors]
@@ -203,7 +212,7 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
     connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})")
 
 
-def add_line_stats(connection: "duckdb.DuckDBPyConnection", path: Path, stats: RowStats) -> None:
+def _add_line_stats(connection: "duckdb.DuckDBPyConnection", path: Path, stats: RowStats) -> None:
     """Count the lines of a part by its table that has one row for each of them; without one, they are not counted."""
     tables = [folder for folder in KINDS_OF_FOLDER if stats.rows.get(folder)]
     if not tables:

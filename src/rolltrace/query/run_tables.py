@@ -46,6 +46,8 @@ MIN_CACHED_ROWS = 10_000
 
 MERGE_BYTES = 256 << 20
 """Parts are merged only up to so many bytes of lines, so that no query waits long for it."""
+_MAX_SMALL_PARTS = 7
+"""So many small neighbours are not merged, unless they are large enough together for the cache."""
 
 _WAIT_SECONDS = 0.2
 """How often to look for parts that another process makes."""
@@ -180,7 +182,7 @@ class RunTables:
     def published_files(self) -> list[Path]:
         """The files of all tables in parts that are not private."""
         published = [part for parts in self.parts.values() for part in parts if not self._is_private(part)]
-        return [part.table(table).path for part in published for table in part.tables]
+        return [part.table(table).path for part in published for table in part.info.stats.rows]
 
     def expect_changes(self) -> None:
         """Let the next refresh read new lines although the revision may be the same."""
@@ -397,6 +399,8 @@ class RunTables:
     def _merge_small_parts(self, kind: str, deadline: QueryDeadline) -> None:
         """Merge small neighbours, so that there are few parts and each row is rewritten only a few times."""
         for group in self._neighbours(kind):
+            if len(group) <= _MAX_SMALL_PARTS and not _is_large(group):
+                continue
             deadline.check()
             [merged] = self._publish_if_large([self.merge(kind, group)])
             first = self.parts[kind].index(group[0])
@@ -421,9 +425,15 @@ class RunTables:
         """Publish all of these parts, which cover the same lines, or none; never if the disk could not be read."""
         if any(error.kind is ReadErrorKind.UNREADABLE for part in parts for error in part.info.errors):
             return parts
-        rows = max((count for part in parts for count in part.info.stats.rows.values()), default=0)
-        is_large = rows >= MIN_CACHED_ROWS or any(part.size >= MIN_CACHED_BYTES for part in parts)
-        return [self.publish(part) for part in parts] if is_large else parts
+        return [self.publish(part) for part in parts] if any(_is_large([part]) for part in parts) else parts
 
     def _is_private(self, part: Part) -> bool:
         return part.path.parent not in self._cache_folders
+
+
+def _is_large(parts: Sequence[Part]) -> bool:
+    """Whether these parts together are to be stored in the run's cache."""
+    rows = Counter[str]()
+    for part in parts:
+        rows.update(part.info.stats.rows)
+    return max(rows.values(), default=0) >= MIN_CACHED_ROWS or sum(part.size for part in parts) >= MIN_CACHED_BYTES
