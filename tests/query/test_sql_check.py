@@ -201,8 +201,7 @@ def bare(run, plain, tmp_path_factory):
         table: [part.table(table) for part in find_parts(run.path, run.info.id, table)]
         for table in ("rollouts", "scores")
     }
-    files = {part.path for table in found.values() for part in table}
-    sandbox = SqlSandbox(files, tmp_path_factory.mktemp("private"), EngineLimits())
+    sandbox = SqlSandbox(tmp_path_factory.mktemp("private"), [run.path / "cache"], EngineLimits())
     yield TableSnapshot([found], [Sessions(())], sandbox), list(run.path.rglob("*"))
     sandbox.close()
 
@@ -234,19 +233,25 @@ def test_engine_is_locked(bare):
             engine.cursor().execute(f"set {setting}")
 
 
-def test_private_files_may_be_newer_than_the_engine(plain, tmp_path):
-    """Of files that it was not given, an engine reads those in its private folder, but not through a link."""
-    private, other = tmp_path / "private", tmp_path / "other.parquet"
-    private.mkdir()
-    sandbox = SqlSandbox((), private, EngineLimits())
+def test_sandbox_reads_its_folders_only(plain, tmp_path):
+    """An engine reads newer files of its folders, too, but nothing through links in them, or in place of them."""
+    private, cache, other = (tmp_path / name for name in ("private", "cache", "other"))
+    for folder in (private, other):
+        folder.mkdir()
+    (tmp_path / "link").symlink_to(other)
+    sandbox = SqlSandbox(private, [cache, tmp_path / "link"], EngineLimits())
     cursor = sandbox.cursor(sandbox.new_schema())
-    for path in (private / "part.parquet", other):
-        plain.execute(f"copy (select 1 as n) to '{path}'")
-    (private / "link.parquet").symlink_to(other)
-    assert cursor.execute(f"from '{private / 'part.parquet'}'").fetchall() == [(1,)]
-    for path in (other, private / "link.parquet", private / ".." / "other.parquet"):
+    cache.mkdir()
+    for folder in (private, cache, other):
+        plain.execute(f"copy (select 1 as n) to '{folder / 'part.parquet'}'")
+    (private / "link.parquet").symlink_to(other / "part.parquet")
+    for folder in (private, cache):
+        assert cursor.execute(f"from '{folder / 'part.parquet'}'").fetchall() == [(1,)]
+    for folder in (other, tmp_path / "link", private / ".." / "other"):
         with pytest.raises(duckdb.PermissionException):
-            cursor.execute(f"from '{path}'")
+            cursor.execute(f"from '{folder / 'part.parquet'}'")
+    with pytest.raises(duckdb.PermissionException):
+        cursor.execute(f"from '{private / 'link.parquet'}'")
     sandbox.close()
 
 

@@ -245,11 +245,9 @@ class Database:
     def _make_snapshot(self, tables: set[str]) -> TableSnapshot:
         tables = tables | {"repeated"}
         runs: list[RunParts] = [{table: known.get(table, []) for table in tables} for known in self._known]
-        paths = {part.path for parts in runs for table in parts.values() for part in table}
-        if self._sandbox is None or not self._sandbox.can_read(paths):
-            self._drop_sandbox()
-            published = {path for run in self.runs for path in run.published_files()}
-            self._sandbox = SqlSandbox(published, self._private, self._limits)
+        if self._sandbox is None:
+            caches = {folder for run in self.runs for folder in run.cache_folders}
+            self._sandbox = SqlSandbox(self._private, caches, self._limits)
         snapshot = TableSnapshot(runs, self._sessions, self._sandbox)
         self._alive.add(snapshot)
         used = {part.path for one in self._alive for part in one.parts}

@@ -184,26 +184,21 @@ os.register_at_fork(after_in_child=_keep_inherited_connections)
 
 
 class SqlSandbox:
-    """An engine for SQL of users: it can read the given files and a private folder, and no other file or network.
+    """An engine for SQL of users: it can read files in a private folder and in caches, and no other file or network.
 
     This is the second of two barriers; `sql_check` is the first.
     """
 
-    def __init__(self, files: Iterable[Path], private: Path, limits: EngineLimits) -> None:
-        self._files = frozenset(files)
-        self._private = private
+    def __init__(self, private: Path, caches: Iterable[Path], limits: EngineLimits) -> None:
         self._connection = connect(private, limits)
         self._numbers = itertools.count()
         self.unused_schemas: list[str] = []
         """Those of snapshots that no longer exist."""
-        self._connection.execute(f"set allowed_paths = [{', '.join(map(sql_literal, sorted(self._files)))}]")
-        self._connection.execute(f"set allowed_directories = [{sql_literal(private)}]")
+        # DuckDB resolves links: one in place of a cache, which is never used, must not open another folder.
+        folders = [private, *(path.parent.resolve() / path.name for path in caches if not path.is_symlink())]
+        self._connection.execute(f"set allowed_directories = [{', '.join(map(sql_literal, folders))}]")
         self._connection.execute("set enable_external_access = false")
         self._connection.execute("set lock_configuration = true")
-
-    def can_read(self, paths: Iterable[Path]) -> bool:
-        """Whether it may read these files, which may be newer than itself if they are private."""
-        return all(path in self._files or path.is_relative_to(self._private) for path in paths)
 
     def new_schema(self) -> str:
         """Create a schema; those that are not used any more are dropped."""

@@ -73,7 +73,7 @@ class RunTables:
     ) -> None:
         run = self.run = reader.path
         self._reader = reader
-        self._cache_folders = cache_folders(run, reader.info.id)
+        self.cache_folders = cache_folders(run, reader.info.id)
         self.parts: dict[str, list[Part]] = {}
         """By kind, in the order in which they were made."""
         self.covered: dict[str, dict[str, int]] = {}
@@ -93,7 +93,7 @@ class RunTables:
         self._rewards_lock = MakerLock(run, "rewards")
         self._late_rewards = LateRewards(connection, self.private_path)
         self._verified: set[Path] = set()
-        self._writable_folders = list(self._cache_folders)
+        self._writable_folders = list(self.cache_folders)
         self._is_partial = is_partial
         self._on_progress = on_progress
         self._revision = revision
@@ -178,11 +178,6 @@ class RunTables:
     def group_parts(self) -> list[ParquetPart]:
         """Groups that compaction has stored; views check whether they are up to date."""
         return [part.table("groups") for part in self.parts[ROLLOUTS] if "groups" in part.info.stats.rows]
-
-    def published_files(self) -> list[Path]:
-        """The files of all tables in parts that are not private."""
-        published = [part for parts in self.parts.values() for part in parts if not self._is_private(part)]
-        return [part.table(table).path for part in published for table in part.info.stats.rows]
 
     def expect_changes(self) -> None:
         """Let the next refresh read new lines although the revision may be the same."""
@@ -428,7 +423,7 @@ class RunTables:
         return [self.publish(part) for part in parts] if any(_is_large([part]) for part in parts) else parts
 
     def _is_private(self, part: Part) -> bool:
-        return part.path.parent not in self._cache_folders
+        return part.path.parent not in self.cache_folders
 
 
 def _is_large(parts: Sequence[Part]) -> bool:
