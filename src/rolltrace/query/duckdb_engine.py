@@ -194,8 +194,7 @@ class SqlSandbox:
         self._numbers = itertools.count()
         self.unused_schemas: list[str] = []
         """Those of snapshots that no longer exist."""
-        # DuckDB resolves links: one in place of a cache, which is never used, must not open another folder.
-        folders = [private, *(path.parent.resolve() / path.name for path in caches if not path.is_symlink())]
+        folders = [private, *(path.parent.resolve() / path.name for path in caches if _is_usable(path))]
         self._connection.execute(f"set allowed_directories = [{', '.join(map(sql_literal, folders))}]")
         self._connection.execute("set enable_external_access = false")
         self._connection.execute("set lock_configuration = true")
@@ -217,6 +216,11 @@ class SqlSandbox:
     def close(self) -> None:
         """Free the memory."""
         close_connections([self._connection])
+
+
+def _is_usable(cache: Path) -> bool:
+    """Whether DuckDB can name a cache, and would read that folder, and not one that a link in its place leads to."""
+    return str(cache).encode(errors="ignore") == os.fsencode(cache) and not cache.is_symlink()
 
 
 class TableSnapshot:

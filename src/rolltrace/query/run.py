@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, overload
 
 from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.query.database import Database
-from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits
+from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits, QueryDeadline
 from rolltrace.query.follow import StopEvent, follow
 from rolltrace.query.groups import Group, group_from_row
 from rolltrace.query.record_reader import LateScoreReader, LineReader, growing_batches, with_scores
@@ -140,6 +140,10 @@ class Run:
     def hold(self) -> None:
         """Let later statements answer from the tables as they are now, so that their answers fit together."""
         self._database.hold()
+
+    def refresh(self) -> None:
+        """Read what was written by now of rollouts and scores, as the next statement would."""
+        self._database.snapshot(frozenset({"rollouts"}), QueryDeadline())
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id, with all its messages and steps, and the scores written by now."""

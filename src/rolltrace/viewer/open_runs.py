@@ -315,7 +315,7 @@ class OpenRuns:
         try:
             with contextlib.suppress(RolltraceError):
                 while run.run.coverage < 1 and not self._closing.wait(_ADD_SECONDS):
-                    run.run.sql("select 1 from rollouts limit 0").fetchall()
+                    run.run.refresh()
         finally:
             self._release(run)
 

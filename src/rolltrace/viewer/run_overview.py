@@ -94,7 +94,7 @@ def find_damage(run: OpenRun) -> DamageResponse:
     """What could not be read of the run, cached."""
 
     def read() -> tuple[ReadError, ...]:
-        run.run.sql("select 1 from rollouts, scores limit 0").fetchall()
+        run.run.refresh()
         return run.run.problems
 
     found = run.cached("problems", read, lambda problems: 1_000 * len(problems))
