@@ -168,6 +168,20 @@ def test_files_of_others_in_the_cache_stay(run):
     assert set(names) <= {path.name for path in (run / "cache").iterdir()}
 
 
+def test_file_whose_name_is_not_text(run):
+    """It is reported, and every command goes on."""
+    (run / "rollouts" / os.fsdecode(b"\xff.txt")).touch()
+    with open_run(run) as opened:
+        assert opened.sql("select count(*) from rollouts").fetchall() == [(6,)]
+        assert [problem.file for problem in opened.problems] == ["rollouts/\\udcff.txt"]
+    for path in run.glob("*/*"):
+        os.utime(path, (1, 1))  # so that the numbers of the listing are stored
+    assert list_runs(run.parent).runs[0].rollouts == 6
+    assert summarize(run).problem_count == 1
+    assert not check_run(run).ok
+    assert compact(run).rows["rollouts"] == 6
+
+
 def test_segments_without_a_ledger_are_not_sealed(run):
     """Files that look like segments, of a session that the run does not know, are left as they are."""
     for number in range(2):

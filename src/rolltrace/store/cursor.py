@@ -98,7 +98,8 @@ class Cursor:
             return
         for name in listing.unexpected:
             message = f"Expected a file whose name ends in {PLAIN_SUFFIX} or {COMPRESSED_SUFFIX}."
-            self._report_once(ReadError(f"{self._folder}/{name}", None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
+            file = f"{self._folder}/{name}".encode(errors="backslashreplace").decode()
+            self._report_once(ReadError(file, None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
         for name in listing.segments if order is None else order(list(listing.segments)):
             file, entry = f"{self._folder}/{name}", listing.segments[name]
             is_read = not entry.is_compressed and self.covered.get(file) == entry.size
