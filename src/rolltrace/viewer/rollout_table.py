@@ -1,6 +1,6 @@
 """The rollout table: rows in any order and selection, the values of columns, and the neighbours of a rollout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rolltrace.errors import InputError
@@ -45,9 +45,8 @@ def list_rollouts(
     """Some rows of the selected rollouts, in order."""
     if len(columns) > MAX_COLUMNS:
         raise InputError(f"Expected at most {MAX_COLUMNS} columns, got {len(columns)}.")
-    listing = _Listing(run, sql_run, selection, sort)
-    rows = _rows(run.run, listing.ids(offset, min(limit, MAX_ROWS)), columns)
-    return RolloutsResponse(total=listing.total, offset=offset, rows=rows)
+    found = _Listing(run, sql_run, selection, sort).page(offset, min(limit, MAX_ROWS))
+    return RolloutsResponse(total=found.total, offset=offset, rows=_rows(run.run, found.ids, columns))
 
 
 def find_neighbours(
@@ -55,24 +54,36 @@ def find_neighbours(
 ) -> NeighboursResponse:
     """The position of a rollout among the selected ones, and the rollouts before and after it."""
     listing = _Listing(run, sql_run, selection, sort)
-    position = listing.position(rollout)
-    if position is None:
-        return NeighboursResponse(position=None, total=listing.total, previous=None, next=None)
-    first = max(position - 1, 0)
-    before, after = listing.ids(first, position - first), listing.ids(position + 1, 1)
+    window = listing.find(rollout)
+    if window is None:
+        return NeighboursResponse(position=None, total=listing.page(0, 0).total, previous=None, next=None)
+    place = window.ids.index(rollout)
     return NeighboursResponse(
-        position=position,
-        total=listing.total,
-        previous=before[0] if before else None,
-        next=after[0] if after else None,
+        position=window.start + place,
+        total=window.total,
+        previous=window.ids[place - 1] if place else None,
+        next=window.ids[place + 1] if place + 1 < len(window.ids) else None,
     )
 
 
 class _Window(NamedTuple):
-    """Some ids of a listing, and how many it has in all."""
+    """Some ids of a listing, the position of the first, and how many the listing has in all."""
 
+    start: int
     ids: list[str]
     total: int
+
+    def has_neighbours_of(self, rollout: str) -> bool:
+        """Whether this rollout is in it, and those before and after it are, too, if there are such."""
+        if rollout not in self.ids:
+            return False
+        is_first, is_last = rollout == self.ids[0], rollout == self.ids[-1]
+        return (not is_first or self.start == 0) and (not is_last or self.start + len(self.ids) >= self.total)
+
+
+def _bytes_of(window: _Window) -> int:
+    """About how much memory a window takes."""
+    return sum(map(len, window.ids)) + 64 * len(window.ids)
 
 
 class _Listing:
@@ -88,55 +99,54 @@ class _Listing:
         self._rows = select_rollouts(selection, {f"k{number}": name for number, (name, _) in enumerate(order)})
         keys = [key for number, (name, descending) in enumerate(order) for key in _keys(f"k{number}", name, descending)]
         self._keys = [*keys, ("id", False)]
-        self._starts = run.cached(("starts", self._name), lambda: [0], lambda _: 100)
-        """Where the first window begins, and the one that was last used: the likeliest for a rollout."""
+        self._last: list[_Window] = run.cached(("last window", self._name), list, lambda _: 0)
+        """The window that was last used, in which the next rollout is likely to be."""
 
-    @property
-    def total(self) -> int:
-        """How many rollouts are selected."""
-        return self._window(0).total
-
-    def ids(self, offset: int, limit: int) -> list[str]:
+    def page(self, offset: int, limit: int) -> _Window:
         """The ids at some positions."""
-        first, last = offset // WINDOW * WINDOW, min(offset + limit, self.total)
-        self._starts[1:] = [first]
-        ids = [id_ for start in range(first, last, WINDOW) for id_ in self._window(start).ids]
-        return ids[offset - first :][:limit]
+        window = self._window(offset // WINDOW * WINDOW)
+        self._last[:] = [window]
+        ids = window.ids[offset - window.start :]
+        for start in range(window.start + WINDOW, min(offset + limit, window.total), WINDOW):
+            following = self._window(start)
+            if following.total != window.total:  # the run has grown since: only one statement is consistent
+                return self._select(offset, limit)
+            ids = ids + following.ids
+        return _Window(offset, ids[:limit], window.total)
 
-    def position(self, rollout: str) -> int | None:
-        """The position of a rollout, if it is selected."""
-        for start in tuple(self._starts):
-            ids = self._window(start).ids
-            if rollout in ids:
-                return start + ids.index(rollout)
-        own = f"select position // {WINDOW} * {WINDOW} as start from ordered where id = {sql_literal(rollout)}"
+    def find(self, rollout: str) -> _Window | None:
+        """A window that has this rollout and its neighbours; None if the rollout is not selected."""
+        for window in (self._window(0), *self._last):
+            if window.has_neighbours_of(rollout):
+                return window
         statement = f"""
             with selected as ({self._rows}), ordered as materialized (
                 select id, row_number() over (order by {self._order()}) - 1 as position from selected
-            )
-            select id, start from ordered, ({own}) where position >= start and position < start + {WINDOW}
-            order by position
+            ), own as (select position from ordered where id = {sql_literal(rollout)})
+            select id, ordered.position, (select count(*) from ordered) from ordered, own
+            where abs(ordered.position - own.position) < {WINDOW // 2} order by 2
         """
         rows = self._sql_run.sql(statement, timeout=self._timeout).fetchall()
         if not rows:
             return None
-        ids, start = [id_ for id_, _ in rows], rows[0][1]
-        self._window(start, lambda: _Window(ids, self.total))
-        return ids.index(rollout) + int(start)
+        window = _Window(rows[0][1], [id_ for id_, *_ in rows], rows[0][2])
+        self._last[:] = [window]
+        return window
 
-    def _window(self, start: int, compute: Callable[[], _Window] | None = None) -> _Window:
-        """The ids from a position on."""
-        return self._run.cached(
-            ("ids", self._name, start),
-            compute or (lambda: self._query(start)),
-            lambda window: sum(map(len, window.ids[:1])) * len(window.ids) + 64 * len(window.ids),
-        )
+    def _window(self, start: int) -> _Window:
+        """The window that begins at this position, a multiple of its length."""
+        return self._run.cached(("ids", self._name, start), lambda: self._query(start), _bytes_of)
 
     def _query(self, start: int) -> _Window:
-        offset, limit, is_reversed = start, WINDOW, False
-        if start > 0 and start > self.total // 2:  # sorting from the end is quicker: fewer rows come before
-            limit = max(min(WINDOW, self.total - start), 0)
-            offset, is_reversed = self.total - start - limit, True
+        total = self._window(0).total if start else 0
+        if start > total // 2:  # sorting from the end is quicker: fewer rows come before
+            limit = max(min(WINDOW, total - start), 0)
+            window = self._select(max(total - start - limit, 0), limit, is_reversed=True)
+            if window.total == total:  # or the run has grown since
+                return _Window(start, window.ids[::-1], total)
+        return self._select(start, WINDOW)
+
+    def _select(self, offset: int, limit: int, *, is_reversed: bool = False) -> _Window:
         # The rows themselves, not a list of them: an aggregate does not keep the order of its input.
         statement = f"""
             with selected as materialized ({self._rows})
@@ -144,8 +154,10 @@ class _Listing:
             order by {self._order(is_reversed=is_reversed)} limit {limit} offset {offset}
         """
         rows = self._sql_run.sql(statement, timeout=self._timeout).fetchall()
-        ids = [id_ for id_, _ in rows]
-        return _Window(ids[::-1] if is_reversed else ids, rows[0][1] if rows else 0)
+        if rows:
+            return _Window(offset, [id_ for id_, _ in rows], rows[0][1])
+        [(total,)] = self._sql_run.sql(f"select count(*) from ({self._rows})", timeout=self._timeout)
+        return _Window(offset, [], total)
 
     def _order(self, *, is_reversed: bool = False) -> str:
         nulls = "nulls first" if is_reversed else "nulls last"
