@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from rolltrace.errors import ChecksumError, RecordError, RolltraceError, StorageError, UnknownNameError
@@ -161,9 +160,7 @@ class RunReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _records(self, cursor: Cursor, decode: Callable[[bytes], Record]) -> Iterator[Record]:
