@@ -20,7 +20,7 @@ Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Rec
 RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
 Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run open_run play
 play_async redact_pattern
-Failure RolloutRecorder Tokens Usage current_rollout stable_id
+Failure RolloutRecorder Tokens Usage current_rollout record_calls stable_id
 """
 
 

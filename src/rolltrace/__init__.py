@@ -10,6 +10,7 @@ from typing import Any
 from rolltrace.version import __version__
 
 _NAMES_BY_MODULE = {
+    "rolltrace.bridges.openai_client": ("record_calls",),
     "rolltrace.envs.env": ("Env", "EnvGroupBuilder", "Observation", "SingleUse", "StepResult"),
     "rolltrace.testing.check_env": ("check_env",),
     "rolltrace.envs.message_env": ("MessageEnv", "MessageEnvAdapter", "MessageStepResult"),

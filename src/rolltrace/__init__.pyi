@@ -1,5 +1,6 @@
 """The public surface, for type checkers; `__init__.py` imports each name when it is first used."""
 
+from rolltrace.bridges.openai_client import record_calls as record_calls
 from rolltrace.envs.env import Env as Env
 from rolltrace.envs.env import EnvGroupBuilder as EnvGroupBuilder
 from rolltrace.envs.env import Observation as Observation

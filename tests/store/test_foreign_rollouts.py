@@ -71,6 +71,20 @@ def test_a_block_that_is_left_in_another_context(run):
     assert len(recorded(run)) == 1
 
 
+def test_an_ended_rollout_is_not_current(run):
+    """Neither in its own block after `end`, nor where a block was entered twice or left in another order."""
+    with run.rollout(**WHICH) as r, r:
+        assert rolltrace.current_rollout() is r
+        r.end()
+        assert rolltrace.current_rollout() is None
+    first, second = run.rollout(**WHICH), run.rollout(**WHICH)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert rolltrace.current_rollout() is None
+
+
 def test_the_time_of_an_import(run):
     """What was played elsewhere has the times that it had there."""
     began, ended = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
@@ -79,14 +93,19 @@ def test_the_time_of_an_import(run):
         r.end(ended_at=ended)
     [rollout] = recorded(run)
     assert (rollout.started_at, rollout.ended_at) == (began, ended)
-    with pytest.raises(InputError, match="Expected ended_at= to be a datetime, got str"), run.rollout(**WHICH) as r:
-        r.end(ended_at="yesterday")
+    pandas = pytest.importorskip("pandas")
+    for wrong in ("yesterday", pandas.NaT):
+        with pytest.raises(InputError, match="Expected ended_at= to be a datetime"), run.rollout(**WHICH) as r:
+            r.end(ended_at=wrong)
+        with pytest.raises(InputError, match="Expected started_at= to be a datetime"):
+            run.rollout(**WHICH, started_at=wrong)
 
 
 def test_an_error_as_data(run):
     """An error that is known only by its texts is recorded like an exception."""
     data = {"type": "VLLMError", "message": "no such model", "traceback": "line 1", "layer": "policy"}
-    given = [data, {"type": "KeyError"}, rolltrace.Failure(rolltrace.Layer.ENV, "TimeoutError", "late")]
+    nulls = {"type": "KeyError", "message": None, "traceback": None}
+    given = [data, nulls, rolltrace.Failure(rolltrace.Layer.ENV, "TimeoutError", "late")]
     for error in given:
         run.rollout(**WHICH).end(error=error)
     rollouts = recorded(run)
@@ -96,11 +115,28 @@ def test_an_error_as_data(run):
     assert errors == {policy, caller, ("env", "TimeoutError", "late", "")}
 
 
+def test_an_error_is_bounded_and_readable_whatever_it_holds(run):
+    """Texts are cut, other values become texts, and the line can be read."""
+
+    class Silent:
+        def __str__(self):
+            raise RuntimeError
+
+    failures = [rolltrace.Failure("env", 5, b"x" * 10**6, None), {"type": "E", "message": Silent()}, {"type": Silent()}]
+    for failure in failures:
+        run.rollout(**WHICH).end(error=failure)
+        with run.rollout(**WHICH) as r:
+            r.call(QUESTION, error=failure)
+    rollouts = recorded(run)
+    assert len(rollouts) == 2 * len(failures)
+    assert all(len(one.error.message) < 30_000 for one in rollouts if one.error is not None)
+
+
 @pytest.mark.parametrize("error", ["it broke", {"message": "no type"}, {"type": "E", "layer": "me"}, {"a": 1}, 5])
 def test_an_error_that_is_none_is_refused(run, error):
     """What is neither an exception nor a failure is named, and the rollout can still be ended."""
     r = run.rollout(**WHICH)
-    with pytest.raises(InputError, match=r"Expected (error|layer of error)="):
+    with pytest.raises(InputError, match="Expected error= to be"):
         r.end(error=error)
     r.end()
     assert len(recorded(run)) == 1
@@ -118,10 +154,10 @@ def test_tokens_that_come_later(tmp_path):
                     r.step(response="4", tokens=None if order else own)
                 for number in order:
                     r.attach_tokens(number, tokens[number])
-                with pytest.raises(InputError, match="step 1, which has some"):
+                with pytest.raises(InputError, match="step 1 has tokens"):
                     r.attach_tokens(1, tokens[1])
                 for wrong in (3, -1, "0", None):
-                    with pytest.raises(InputError, match="one of 3 steps"):
+                    with pytest.raises(InputError, match="Expected step= to be"):
                         r.attach_tokens(wrong, tokens[0])
     with rolltrace.open_run(tmp_path / "run") as opened:
         rollouts = list(opened.rollouts())
@@ -167,7 +203,12 @@ def test_calls_of_judges(run):
 def test_importing_twice_counts_once(run):
     """A stable id depends on the source alone; the second import repeats the first and does not count."""
     assert rolltrace.stable_id("a.jsonl", 7) == rolltrace.stable_id("a.jsonl", 7)
-    assert len({rolltrace.stable_id(*source) for source in (("a", 7), ("a", "7"), ("a7",), ("a",), (7,))}) == 5
+    assert (
+        len({rolltrace.stable_id(*source) for source in (("a", 7), ("a", "7"), ("a7",), ("a",), (7,), ("\ud800",))})
+        == 6
+    )
+    with pytest.raises(InputError, match="Expected texts and whole numbers"):
+        rolltrace.stable_id("a.jsonl", None)
     for _ in range(2):
         with run.rollout(**WHICH, id=rolltrace.stable_id("a.jsonl", 7)) as r:
             r.step(QUESTION, "4", 1.0)

@@ -1,6 +1,7 @@
 """Records one rollout of a training loop of your own: prompts, responses and rewards."""
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any, Self
 from rolltrace.errors import InputError
 from rolltrace.store.recorder_inputs import (
     RolloutFields,
+    as_assistant,
     as_failure,
     as_messages,
     as_sampling,
@@ -47,7 +49,8 @@ _REQUIRED: Any = object()
 
 def current_rollout() -> "RolloutRecorder | None":
     """The rollout whose `with` block this code runs in; None outside of any, and in threads that were started in it."""
-    return _current.get()
+    recorder = _current.get()
+    return None if recorder is None or recorder.has_ended else recorder
 
 
 class RolloutRecorder:
@@ -97,7 +100,14 @@ class RolloutRecorder:
         """Whether messages were added that the last complete history does not have."""
         self._has_reward = False
         self._ended = False
-        self._outer: Token[RolloutRecorder | None] | None = None
+        self._before_end: list[Callable[[], object]] = []
+        self._outer: list[Token[RolloutRecorder | None]] = []
+        """For each block that was entered, what was the current rollout before."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the rollout has ended; what is recorded of it now is dropped."""
+        return self._ended
 
     def append(self, messages: Sequence[Any] | Mapping[str, Any] | Message | str) -> None:
         """Add messages to the conversation: one or several, a text as a user's message.
@@ -165,7 +175,7 @@ class RolloutRecorder:
                 {} if extra is None else extra, {"api_response": unpacked.facts} if unpacked.facts else {}
             )
         else:
-            response = _as_assistant(response)
+            response = as_assistant(response)
         if usage is None and tokens is not None:
             usage = usage_of(tokens)
         self._has_reward = self._has_reward or reward is not None
@@ -229,6 +239,8 @@ class RolloutRecorder:
         """Record a number about the whole rollout."""
         if self._is_late("metric"):
             return
+        if not isinstance(name, str):
+            raise InputError(f"Expected the name of a metric to be a str, got {describe(name)}.")
         number = as_number(value)  # a foreign scalar may change later
         self._rollout_builder.metrics[name] = value if number is None else number
 
@@ -266,7 +278,7 @@ class RolloutRecorder:
                 role=role,
                 policy=policy,
                 prompt=tuple(as_message(message, f"{path}.prompt", notes) for message in history),
-                reply=None if reply is None else as_message(_as_assistant(reply), f"{path}.reply", notes),
+                reply=None if reply is None else as_message(as_assistant(reply), f"{path}.reply", notes),
                 step=step,
                 policy_version=policy_version,
                 raw=raw,
@@ -285,14 +297,19 @@ class RolloutRecorder:
         """
         if self._is_late("attach_tokens"):
             return
-        steps = len(self._rollout_builder.rewards)
-        if self._records and not (type(step) is int and 0 <= step < steps):
-            raise InputError(f"Expected step= to be the number of one of {steps} steps, got {describe(step)}.")
-        if self._records:
-            try:
-                self._rollout_builder.attach_tokens(step, tokens)
-            except ValueError as error:
-                raise InputError(str(error)) from error
+        if not self._records:
+            return
+        steps = range(len(self._rollout_builder.rewards))
+        try:
+            self._rollout_builder.attach_tokens(steps.index(operator.index(step)), tokens)
+        except TypeError:
+            raise InputError(f"Expected step= to be a whole number, got {describe(step)}.") from None
+        except ValueError as error:
+            raise InputError(f"Expected step= to be one of {len(steps)} steps without tokens: {error}.") from error
+
+    def call_before_end(self, action: Callable[[], object]) -> None:
+        """Call this when the rollout is about to end, for example to record what is not complete."""
+        self._before_end.append(action)
 
     def end(
         self,
@@ -311,6 +328,9 @@ class RolloutRecorder:
         """
         if self._ended:
             return
+        while self._before_end:
+            with contextlib.suppress(Exception):
+                self._before_end.pop()()
         outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error, as_time("ended_at", ended_at))
         if self._records:
             self._sink.end(self._rollout_builder, outcome)
@@ -322,15 +342,15 @@ class RolloutRecorder:
         self.end(error=SystemExit())
 
     def __enter__(self) -> Self:
-        self._outer = _current.set(self)
+        self._outer.append(_current.set(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._outer is not None:
+        if self._outer:
             with contextlib.suppress(ValueError):  # the block was entered in another context: a generator's
-                _current.reset(self._outer)
+                _current.reset(self._outer.pop())
         try:
             self.end(error=error)
         finally:
@@ -378,12 +398,3 @@ class RolloutRecorder:
         if self._ended:
             self._on_late(method)
         return self._ended
-
-
-def _as_assistant(response: Any) -> Any:
-    """A response that is a text, None or a dict without a role as the assistant's message."""
-    if isinstance(response, str):
-        return {"role": "assistant", "content": response}
-    if response is None or (isinstance(response, Mapping) and "role" not in response):
-        return {"content": "", **(response or {}), "role": "assistant"}
-    return response

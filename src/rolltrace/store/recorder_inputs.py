@@ -5,12 +5,12 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
-from typing import Any, Required, TypedDict
+from typing import Any, Required, TypedDict, cast
 
 from rolltrace.errors import InputError
 from rolltrace.trace.failure import Failure, bounded_failure, failure_of
 from rolltrace.trace.field_types import Field, FieldKind, field_by_name
-from rolltrace.trace.freeform import Note, describe, object_fields
+from rolltrace.trace.freeform import Note, as_text, describe, object_fields
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import INT64_LIMIT, as_float
 from rolltrace.trace.message import Sampling
@@ -80,7 +80,7 @@ def _checked(field: Field, value: Any) -> Any:
         return _name_or_whole_number(name, value)
     if kind in (FieldKind.FREE_FORM, FieldKind.NUMBERS) and not isinstance(value, Mapping):
         raise _wrong(name, "a mapping", value)
-    if kind is FieldKind.TIMESTAMP and not isinstance(value, datetime):
+    if kind is FieldKind.TIMESTAMP and not is_time(value):
         raise _wrong(name, "a datetime", value)
     if kind in (FieldKind.NUMBER, FieldKind.DURATION) and as_float(value) is None:
         raise _wrong(name, "a number", value)
@@ -157,6 +157,18 @@ def as_messages(value: Any, name: str) -> Iterable[Any]:
     return value
 
 
+def as_assistant(response: Any) -> Any:
+    """A response that is a text, None or a dict without a role as the assistant's message."""
+    if isinstance(response, str):
+        return {"role": "assistant", "content": response}
+    if response is None:
+        return {"role": "assistant", "content": ""}
+    if isinstance(response, Mapping):
+        with contextlib.suppress(Exception):  # a foreign mapping may raise anything: it is noted when it is converted
+            return response if "role" in response else {"content": "", **response, "role": "assistant"}
+    return response
+
+
 def as_tools(value: Any) -> Iterable[Any]:
     """Tools as an iterable; raises `InputError` for anything else."""
     if value is None:
@@ -176,26 +188,35 @@ def as_stopped_by(value: StoppedBy | str) -> StoppedBy:
 
 def as_time(name: str, value: Any) -> datetime | None:
     """A time or None; raises `InputError` for anything else."""
-    if value is not None and not isinstance(value, datetime):
+    if value is not None and not is_time(value):
         raise _wrong(name, "a datetime", value)
-    return value
+    return cast("datetime | None", value)
+
+
+def is_time(value: Any) -> bool:
+    """Whether it is a time: `pandas.NaT` is a datetime, but not a time."""
+    return isinstance(value, datetime) and type(value.year) is int
 
 
 def as_failure(error: Any) -> Failure | None:
     """A failure from an exception, a `Failure` or a mapping of its fields; raises `InputError` for anything else."""
-    if error is None or isinstance(error, Failure):
-        return error
+    if error is None:
+        return None
     if isinstance(error, BaseException):
         return failure_of(Layer.CALLER, error)
     names = Failure.__struct_fields__
-    if not isinstance(error, Mapping) or not set(error) <= set(names) or not error.get("type"):
-        raise _wrong("error", f"an exception, a Failure or a mapping with type and perhaps {', '.join(names)}", error)
-    texts = {name: str(error.get(name, "")) for name in names if name != "layer"}
     try:
-        layer = Layer(error.get("layer", Layer.CALLER))
+        fields = dict(error) if isinstance(error, Mapping) else {name: getattr(error, name) for name in names}
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+        fields = {}
+    if not set(fields) <= set(names) or fields.get("type") is None:
+        raise _wrong("error", f"an exception, a Failure or a mapping with type and perhaps {', '.join(names)}", error)
+    try:
+        layer = Layer(fields.pop("layer", Layer.CALLER))
     except ValueError:
-        raise _wrong("layer of error", f"one of {', '.join(Layer)}", error["layer"]) from None
-    return bounded_failure(layer, **texts)
+        raise _wrong("error", f"a failure whose layer is one of {', '.join(Layer)}", error) from None
+    texts = {name: as_text(value, "error", []) for name, value in fields.items() if value is not None}
+    return bounded_failure(layer, **{"message": "", **texts})
 
 
 def as_sampling(value: Any, notes: list[Note]) -> Sampling | None:

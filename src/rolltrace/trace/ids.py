@@ -1,11 +1,12 @@
 """Ids of rollouts, scores, runs and sessions."""
 
 import hashlib
+import operator
 import os
 import random
 import time
 
-from rolltrace.trace.strict_json import json_encoder
+from rolltrace.errors import InputError
 
 _rng = random.Random()  # noqa: S311 - ids are unique, not secret; `secrets` is slow
 os.register_at_fork(after_in_child=_rng.seed)
@@ -21,4 +22,8 @@ def stable_id(*source: str | int) -> str:
 
     A rollout that is imported twice under such an id counts once.
     """
-    return f"s-{hashlib.blake2b(json_encoder.encode(source), digest_size=15).hexdigest()}"
+    try:
+        parts = [part if isinstance(part, str) else operator.index(part) for part in source]
+    except TypeError:
+        raise InputError(f"Expected texts and whole numbers to make an id of, got {source!r}.") from None
+    return f"s-{hashlib.blake2b(repr(parts).encode('ascii', 'backslashreplace'), digest_size=15).hexdigest()}"

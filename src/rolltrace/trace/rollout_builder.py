@@ -211,7 +211,7 @@ class RolloutBuilder:
         """Set the tokens of a step that has none; in the order of the steps, this takes the least space."""
         row = self._steps.rows[step]
         if row.tokens is not None:
-            raise ValueError(f"Expected a step without tokens, got step {step}, which has some.")
+            raise ValueError(f"step {step} has tokens")
         self._encoded = None
         response = row.response
         if type(response) is int:
