@@ -467,7 +467,9 @@ def test_forked_process_leaves_its_parent_alone(run, path, temporary):
 
 
 LEAVING_GARBAGE = """
-import gc, os, sys
+import gc, os
+
+os.register_at_fork(after_in_child=lambda: [[] for _ in range(100_000)])  # enough for a collection
 import duckdb
 import rolltrace.query.run
 
@@ -479,7 +481,9 @@ def leave_garbage():
 
 gc.disable()
 leave_garbage()
+gc.enable()
 child = os.fork()
+assert gc.isenabled()
 if child == 0:
     gc.collect()
     os._exit(7)

@@ -104,6 +104,18 @@ def test_repeated_lines_that_are_written_later(path):
         assert len(run.problems) == 4
 
 
+def test_what_another_session_repeats_is_not_missing(tmp_path):
+    """Rollouts that were imported twice, under the same ids, count once; no line is missing."""
+    for _ in range(2):
+        with create_run(tmp_path / "run", join=(tmp_path / "run").exists()) as writer:
+            for number in range(5):
+                with writer.rollout(env="e", task="t", group="g", index=number, id=f"old-{number}") as r:
+                    r.step("?", "!", 1.0)
+    with open_run(tmp_path / "run") as run:
+        assert run.sql("select count(*) from rollouts").fetchone() == (5,)
+        assert {error.kind for error in run.problems} == {ReadErrorKind.REPEATED}
+
+
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_missing_last_segment(path, is_compacted):
     """No later segment shows that it is missing: the ledger does. Its rows are not shown."""

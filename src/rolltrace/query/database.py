@@ -138,7 +138,7 @@ class Database:
             return missing
         for run, reader, repeated, own in zip(self.runs, self._readers, self._repeated, ledgers, strict=True):
             files = run.line_counts()
-            files.subtract({file: count for file, (count, _) in repeated.files.items()})
+            files.subtract(repeated.copies)
             errors = (*reader.read_errors, *self._errors.all())
             missing += missing_lines(own, count_lines(files), errors, run.parts)
         return missing

@@ -14,6 +14,8 @@ from rolltrace.store.sessions import Sessions
 if TYPE_CHECKING:
     import duckdb
 
+REPEATED = "_repeated"
+"""The table of the lines whose id an earlier line has, see `RepeatedLines`."""
 _COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
 NO_SESSIONS = Sessions(())
 """For a run of one session, which supersedes nothing."""
@@ -27,13 +29,19 @@ class DuplicateCounts(NamedTuple):
 
 
 def create_duplicates_table(
-    connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], sessions: Sessions
+    connection: "duckdb.DuckDBPyConnection",
+    name: str,
+    parts: Sequence[ParquetPart],
+    sessions: Sessions,
+    *,
+    is_repeated: bool = False,
 ) -> DuplicateCounts:
     """Create the table `name` of the rollouts in these parts that are superseded, retried or colliding.
 
-    The metadata of each part says whether it has retries, and how many slots in it several sessions share.
+    The metadata of each part says whether it has retries, and how many slots in it several sessions share. With
+    `is_repeated`, the lines in the table `REPEATED` do not count.
     """
-    candidates = _select_candidates(parts)
+    candidates = _select_candidates(parts, is_repeated)
     if candidates is None:
         return DuplicateCounts(0, 0)
     rows, slots, verdicts = f"{name}_rows", f"{name}_slots", f"{name}_verdicts"
@@ -51,16 +59,21 @@ def create_duplicates_table(
     return DuplicateCounts(*(counts or (0, 0)))
 
 
-def _select_candidates(parts: Sequence[ParquetPart]) -> str | None:
+def without_repeated(source: str, is_repeated: bool) -> str:
+    """The rows of a table of lines, without lines that repeat others."""
+    return f"(from {source} anti join {REPEATED} using (_file, _offset))" if is_repeated else source
+
+
+def _select_candidates(parts: Sequence[ParquetPart], is_repeated: bool) -> str | None:
     """SQL for the rows that may be duplicates, some of them perhaps twice; None if no row can be."""
     selects = [
-        f"select {_COLUMNS} from {parquet_source([part.path])} where shared"
+        f"select {_COLUMNS} from {without_repeated(parquet_source([part.path]), is_repeated)} where shared"
         for part in parts
         if part.info.stats.shared_slots
     ]
     sessions = set().union(*(part.info.stats.sessions for part in parts))
     if len(parts) > 1 and (len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)):
-        source = parquet_source(part.path for part in parts)
+        source = without_repeated(parquet_source(part.path for part in parts), is_repeated)
         rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
         repeated = "having min(session) <> max(session) or min(attempt) <> max(attempt)"
         selects.append(

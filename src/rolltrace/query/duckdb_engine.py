@@ -168,19 +168,35 @@ def close_connections(connections: "Sequence[duckdb.DuckDBPyConnection]") -> Non
                 break
 
 
+def _pause_collector() -> None:
+    _collector_states.append(gc.isenabled())
+    gc.disable()
+
+
+def _resume_collector() -> None:
+    if _collector_states.pop():
+        gc.enable()
+
+
 def _keep_inherited_connections() -> None:
     """In a forked process: never destroy connections of the parent. Their threads do not exist, so it would crash.
 
     What holds one indirectly (a relation, a stream of Arrow data) is often garbage that waits to be collected: the
-    child leaves all garbage of the parent alone.
+    child leaves all garbage of the parent alone, from its first moment on.
     """
     gc.freeze()
     for connection in list(_connections):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _connections.clear()
+    while _collector_states:
+        _resume_collector()
 
 
-os.register_at_fork(after_in_child=_keep_inherited_connections)
+_collector_states: list[bool] = []
+"""For each fork that is going on, whether the garbage collector was enabled before."""
+os.register_at_fork(
+    before=_pause_collector, after_in_parent=_resume_collector, after_in_child=_keep_inherited_connections
+)
 
 
 class SqlSandbox:

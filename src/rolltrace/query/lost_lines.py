@@ -79,6 +79,8 @@ class RepeatedLines:
         """The table of these lines, with id, _file and _offset; an empty list if no line repeats another."""
         self.files: dict[str, tuple[int, int]] = {}
         """By file, how many of its lines they are, and the first offset."""
+        self.copies: dict[str, int] = {}
+        """By file, how many of its lines repeat a line of the same session: they are not in its ledger."""
 
     def update(self, folder: str, parts: Sequence[Part]) -> None:
         """Look at the parts of a folder that are new; most have no id in common with another, by their range of ids."""
@@ -97,13 +99,16 @@ class RepeatedLines:
         if self._connection.execute(repeated_id).fetchone() is None:
             return
         path = self._new_path("repeated").with_suffix(".parquet")
-        before = "".join(f" union from {parquet_source([part.path])}" for part in self.parts)
-        copy_to_parquet(self._connection, f"{_REPEATED.format(source)}{before}", path)
-        counts = f"select _file, count(*), min(_offset) from {parquet_source([path])} group by _file order by _file"
+        before = "".join(f" union all from {parquet_source([part.path])}" for part in self.parts)
+        lines = f"select id, _file, _offset, bool_or(is_copy) as is_copy from ({_REPEATED.format(source)}{before})"
+        copy_to_parquet(self._connection, f"{lines} group by id, _file, _offset", path)
+        columns = "_file, count(*), min(_offset), count(*) filter (is_copy)"
+        counts = f"select {columns} from {parquet_source([path])} group by _file order by _file"
         rows = self._connection.execute(counts).fetchall()
-        self.files = {file: (count, offset) for file, count, offset in rows}
+        self.files = {file: (count, offset) for file, count, offset, _ in rows}
+        self.copies = {file: copies for file, *_, copies in rows}
         if rows:
-            stats = RowStats(rows={"repeated": sum(count for _, count, _ in rows)})
+            stats = RowStats(rows={"repeated": sum(count for _, count, *_ in rows)})
             self.parts = [ParquetPart(path, PartInfo(ranges={}, stats=stats))]
 
 
@@ -113,7 +118,9 @@ def _overlap(part: Part, other: Part) -> bool:
 
 
 _REPEATED = """
-    select id, _file, _offset from (
+    select id, _file, _offset,
+        row_number() over (partition by id, regexp_replace(_file, '-[^-]*$', '') order by _file, _offset) > 1 as is_copy
+    from (
         select lines.* from (select id, _file, _offset, hash(id) as h from {0}) lines
         semi join (select hash(id) as h from {0} group by h having count(*) > 1) using (h)
     ) qualify row_number() over (partition by id order by _file, _offset) > 1

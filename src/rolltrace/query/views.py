@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.query.deduplication import create_duplicates_table
+from rolltrace.query.deduplication import REPEATED, create_duplicates_table, without_repeated
 from rolltrace.query.part_writer import empty_query, parquet_source
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
@@ -30,8 +30,6 @@ GROUP_KEY = f"run, {GROUP_COLUMNS}"
 RunParts = Mapping[str, Sequence[ParquetPart]]
 """By table, the parts of one run; `repeated` has the lines that count only once, see `RepeatedLines`."""
 
-_REPEATED = "_repeated"
-
 
 def create_views(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
@@ -39,7 +37,7 @@ def create_views(
     """Create the views over these parts; `sessions` are those of each run."""
     tables = set().union(*runs)
     if repeated := _paths("repeated", runs):
-        connection.execute(f"create table {_REPEATED} as from {parquet_source(repeated)}")
+        connection.execute(f"create table {REPEATED} as from {parquet_source(repeated)}")
     superseded = 0
     if "rollouts" in tables:
         superseded = _create_rollouts(connection, runs, sessions)
@@ -108,11 +106,14 @@ def _create_rollouts(
 
 def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: RunParts, sessions: Sessions) -> int:
     """Create the views of one run's rollouts and groups; returns how many rollouts were superseded."""
-    counts = create_duplicates_table(connection, f"_duplicates_{number}", parts["rollouts"], sessions)
+    is_repeated = bool(parts.get("repeated"))
+    counts = create_duplicates_table(
+        connection, f"_duplicates_{number}", parts["rollouts"], sessions, is_repeated=is_repeated
+    )
     lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
     duplicates = f"_duplicates_{number}" if counts.rows else None
     selects = [
-        _select_rollouts(some, duplicates, late, is_repeated=bool(parts.get("repeated")))
+        _select_rollouts(some, duplicates, late, is_repeated=is_repeated)
         for late, some in _by_late(parts["rollouts"], lates)
     ]
     flags = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
@@ -205,7 +206,7 @@ def _select_rollouts(
     return (
         f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
         f"{collides} as collides "
-        f"from {_without_repeated(source, is_repeated)} r{joins}"
+        f"from {without_repeated(source, is_repeated)} r{joins}"
     )
 
 
@@ -217,21 +218,16 @@ def _rows(table: str, runs: Sequence[RunParts]) -> str:
     columns, source = ", ".join(map(sql_identifier, kinds)), parquet_source(paths)
     is_repeated = bool(_paths("repeated", runs)) and table in STORED_COLUMNS
     if not is_repeated or "_file" in kinds:
-        return f"select {columns} from {_without_repeated(source, is_repeated)}"
+        return f"select {columns} from {without_repeated(source, is_repeated)}"
     owner = "score" if table == "score_calls" else "rollout"
     return f"""
-        select {columns} from {source} anti join {_REPEATED} on {_REPEATED}.id = {owner}
-        union all select distinct {columns} from {source} semi join {_REPEATED} on {_REPEATED}.id = {owner}
+        select {columns} from {source} anti join {REPEATED} on {REPEATED}.id = {owner}
+        union all select distinct {columns} from {source} semi join {REPEATED} on {REPEATED}.id = {owner}
     """
 
 
 def _paths(table: str, runs: Sequence[RunParts]) -> list[Path]:
     return [part.path for parts in runs for part in parts.get(table, ())]
-
-
-def _without_repeated(source: str, is_repeated: bool) -> str:
-    """The rows of a table of lines, without lines that repeat others."""
-    return f"(from {source} anti join {_REPEATED} using (_file, _offset))" if is_repeated else source
 
 
 def unshared_rollouts_query(part: ParquetPart) -> str:
