@@ -1,6 +1,7 @@
 """The web server of the viewer: routes, handlers, and how it starts and stops."""
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -249,10 +250,15 @@ def make_server(
     return ViewerServer(config, on_ready)
 
 
+_GC_THRESHOLD = 20_000
+"""Reading lines makes thousands of objects that do not refer to each other: searching all for cycles takes long."""
+
+
 def serve(
     folder: str | Path, listening: socket.socket, *, token: str, host: str, on_ready: Callable[[], None] | None = None
 ) -> None:
     """Serve until the process gets SIGINT or SIGTERM."""
+    gc.set_threshold(_GC_THRESHOLD)
     make_server(folder, listening, token=token, host=host, on_ready=on_ready).run(sockets=[listening])
 
 
