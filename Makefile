@@ -4,11 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORE := .cache/core
+INTEGRATIONS := .cache/integrations
+# litellm is tested with the version of `openai` before the current one.
+PACKAGES_agents := openai-agents
+PACKAGES_litellm := litellm "openai<3"
 EXTRAS := local,math,reasoning-gym,textarena
 WEB := $(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' -not -name '*.pyc')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-core web web-check browser lint types format docs bench clean
+.PHONY: demo test test-slow test-core test-integrations web web-check browser lint types format docs bench clean
 .DEFAULT_GOAL := test
 
 demo: web
@@ -24,6 +28,11 @@ test-core: $(CORE)/.ready
 # Soak sizes: the same laws, larger, with more examples.
 test-slow: browser web
 	$(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile slow
+
+# The bridges with the frameworks themselves, at their current releases, each in an environment of its own.
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm)
+	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
+	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
 
 # The viewer's page for this tree, built only where its sources have changed.
 web: $(READY)
@@ -79,6 +88,12 @@ $(READY): pyproject.toml
 # The packages of the page, for its checks and for editors; what is installed is built in a copy of its own.
 web/node_modules/.ready: $(READY) web/package.json web/.npmrc
 	$(BIN)/python web/npm.py install --ignore-scripts --loglevel=error >/dev/null
+	@touch $@
+
+$(INTEGRATIONS)/%/.ready: $(READY) pyproject.toml
+	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(@D)/bin/python -m pip install --quiet --editable . --group core-test $(PACKAGES_$*)
 	@touch $@
 
 # The core alone, without any extra, as a user installs it.
