@@ -70,6 +70,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/endpoint.py
 	$(BIN)/python benchmarks/store_scale.py
 	$(BIN)/python benchmarks/viewer.py
+	$(BIN)/python benchmarks/proxy.py
 
 clean:
 	rm -rf web/node_modules web/dist src/rolltrace/viewer/page

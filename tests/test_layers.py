@@ -31,7 +31,7 @@ MAY_IMPORT = {
     **{room: below(KEEPING, room) for room in KEEPING},
     "bridges": BOTTOM | {"trace", "store"},
     "jobs": BOTTOM | {*PLAYING, *KEEPING} - {"viewer"},
-    "cli": BOTTOM | {*PLAYING, *KEEPING, "jobs"},
+    "cli": BOTTOM | {*PLAYING, *KEEPING, "jobs", "bridges"},
     "__main__": {"cli"},
     "__init__": {"version"},
 }

@@ -1,7 +1,12 @@
 """Requests to an OpenAI-compatible API and their answers, as turns of a rollout."""
 
+import contextlib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
+import zstandard
 
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.trace.convert import as_message
@@ -205,3 +210,37 @@ def _tokens(answer: Any) -> Tokens | None:
     entries = (choice.get("logprobs") or {}).get("content")
     logprobs = [entry.get("logprob") for entry in entries] if isinstance(entries, list) else []
     return Tokens(tuple(prompt), tuple(response), tuple(logprobs) if len(logprobs) == len(response) else None)
+
+
+def split_choices(answer: Any) -> list[Any]:
+    """An answer for each choice, which are members of a group."""
+    choices = answer.get("choices") if isinstance(answer, Mapping) else None
+    if not isinstance(choices, list) or len(choices) < 2:
+        return [answer]
+    return [{**answer, "choices": [choice]} for choice in choices]
+
+
+def read_answer(text: bytes, content_type: str) -> Any:
+    """The answer in the body of a response: JSON, or the events of a stream."""
+    if "event-stream" not in content_type:
+        with contextlib.suppress(ValueError):
+            return msgspec.json.decode(text)
+        return {"choices": [{"message": {"role": "assistant", "content": text.decode(errors="replace")}}]}
+    collector = StreamCollector()
+    for line in text.splitlines():
+        if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+            with contextlib.suppress(ValueError):  # the last line of a stream that was cut
+                event = msgspec.json.decode(line[5:])
+                if isinstance(event, Mapping):
+                    collector.add(event)
+    return collector.answer
+
+
+def decompress(data: bytes, encoding: str, most: int) -> bytes:
+    """The body of a response without its compression, up to so many bytes."""
+    with contextlib.suppress(zlib.error, zstandard.ZstdError):
+        if encoding in ("gzip", "deflate"):
+            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, most)
+        if encoding == "zstd":
+            return zstandard.ZstdDecompressor().decompressobj().decompress(data)[:most]
+    return data

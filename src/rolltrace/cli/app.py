@@ -11,7 +11,9 @@ from rolltrace.cli.signals import InterruptedExit
 from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
-COMMANDS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact")
+COMMANDS = (
+    "demo", "envs", "run", "proxy", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact"
+)  # fmt: skip
 """Each is a command in the module of that name, with `_` for `-`."""
 
 
