@@ -132,7 +132,6 @@ def measure_all(streams: int, rounds: int, requests: int) -> dict[str, list[dict
         for fraction in (0.5, 0.99):
             ways = [measure.percentile(times[place], fraction) for times in (direct, proxied)]
             row |= {f"p{fraction * 100:.0f} direct": ways[0], f"p{fraction * 100:.0f} proxied": ways[1]}
-            row[f"p{fraction * 100:.0f} added"] = ways[1] - ways[0]
         rows.append(row)
     return {
         f"{streams} streams at once, {100 * share:.0f} % of a core for the proxy": rows,
