@@ -68,8 +68,9 @@ def started(*words: str) -> Iterator[tuple[str, int]]:
             process.wait()
 
 
-async def stream(client: aiohttp.ClientSession, address: str) -> tuple[float, list[float]]:
+async def stream(client: aiohttp.ClientSession, address: str, delay: float) -> tuple[float, list[float]]:
     """The time to the first byte, and how late each chunk came, in milliseconds."""
+    await asyncio.sleep(delay)
     began, late = time.perf_counter(), []
     first = 0.0
     async with client.post(f"{address}/chat/completions", json={**_BODY, "stream": True}) as response:
@@ -82,12 +83,16 @@ async def stream(client: aiohttp.ClientSession, address: str) -> tuple[float, li
 
 
 async def latencies(addresses: Sequence[str], streams: int, rounds: int) -> list[tuple[list[float], list[float]]]:
-    """For each address, the times to the first byte and the delays of chunks; the addresses take turns."""
+    """For each address, the times to the first byte and the delays of chunks; the addresses take turns.
+
+    The streams of a round begin one after the other.
+    """
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in addresses]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         for number in range(rounds + 1):
             for (first, late), address in zip(times, addresses, strict=True):
-                for one, delays in await asyncio.gather(*(stream(client, address) for _ in range(streams))):
+                delays_of_start = [CHUNKS * GAP_SECONDS * place / streams for place in range(streams)]
+                for one, delays in await asyncio.gather(*(stream(client, address, wait) for wait in delays_of_start)):
                     if number:  # the first round opens connections
                         first.append(one)
                         late += delays
