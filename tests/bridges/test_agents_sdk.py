@@ -45,13 +45,6 @@ def address(monkeypatch):
         yield url
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A run that is being written."""
-    with rolltrace.create_run(tmp_path / "run") as writer:
-        yield writer
-
-
 def steps(run):
     """The steps of the one rollout."""
     assert run.flush()

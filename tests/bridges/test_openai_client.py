@@ -90,13 +90,6 @@ def address():
         yield url
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A run that is being written."""
-    with rolltrace.create_run(tmp_path / "run") as writer:
-        yield writer
-
-
 @pytest.fixture(params=["sync", "async"])
 def api(request, address):
     """A client that is recorded, asked in the same way whether it is sync or not."""

@@ -73,13 +73,6 @@ def upstream():
         yield url
 
 
-@pytest.fixture
-def run(tmp_path):
-    """The run that the proxy records."""
-    with rolltrace.create_run(tmp_path / "run") as writer:
-        yield writer
-
-
 @asynccontextmanager
 async def proxied(upstream, run, **settings):
     """A client of a proxy in front of the server, with paths below the proxy's address."""

@@ -1,5 +1,6 @@
 """Records the calls of an `openai` client: each call inside the block of a rollout is a step of it."""
 
+import contextlib
 import inspect
 import json
 import logging
@@ -65,34 +66,35 @@ class RecordedClient:
         return RecordedClient(self.original_copy(*args, **kwargs), self._rollout).client
 
     def _recorded_sync(self, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call = self._begin(options)
-        try:
+        with self._recording(options) as observe:
             result = self._request(cast_to, options, *args, **kwargs)
-        except BaseException as error:
-            if call is not None:
-                self._guard(call.fail, error)
-            raise
-        if call is not None:
-            self._guard(call.observe, result)
+            observe(result)
         return result
 
     async def _recorded_async(self, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call = self._begin(options)
-        try:
+        with self._recording(options) as observe:
             result = await self._request(cast_to, options, *args, **kwargs)
+            observe(result)
+        return result
+
+    @contextlib.contextmanager
+    def _recording(self, options: Any) -> Iterator[Callable[[Any], None]]:
+        """Record a call. The block calls what it gets with the result; an exception in it is the call's failure."""
+        call = self._guard(self._new_call, options)
+
+        def observe(result: Any) -> None:
+            if call is not None:
+                self._guard(call.observe, result)
+
+        try:
+            yield observe
         except BaseException as error:
             if call is not None:
                 self._guard(call.fail, error)
             raise
-        if call is not None:
-            self._guard(call.observe, result)
-        return result
-
-    def _begin(self, options: Any) -> "_Call | None":
-        """A call that is recorded; None for one that is not."""
-        return self._guard(self._new_call, options)
 
     def _new_call(self, options: Any) -> "_Call | None":
+        """A call that is recorded; None for one that is not."""
         request = parse_request(str(options.url), options.json_data)
         recorder = self._rollout or current_rollout()
         if request is None:

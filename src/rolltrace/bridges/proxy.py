@@ -115,7 +115,7 @@ class RecordingProxy:
         if len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
 
-    # What programs tell about their rollouts
+    # What programs say about their rollouts
 
     async def _end(self, request: web.Request) -> web.Response:
         """End a named rollout with its reward."""
@@ -279,7 +279,7 @@ class _RecordedTurn(_Turn):
             self.record(read_answer(text, self._headers.get("Content-Type", "")), seconds, error, is_partial=is_partial)
 
     def record(self, answer: Any, seconds: float, error: Any = None, *, is_partial: bool = False) -> None:
-        """Record an answer, or None if there is none."""
+        """Record the answer; it is None if only an error came."""
         raise NotImplementedError
 
 
