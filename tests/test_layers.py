@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "processes": {"errors", "temp_folders"},
     **{room: below(PLAYING, room) for room in PLAYING},
     **{room: below(KEEPING, room) for room in KEEPING},
-    "bridges": BOTTOM | {"trace", "store"},
+    "bridges": BOTTOM | {*PLAYING, "store"},
     "jobs": BOTTOM | {*PLAYING, *KEEPING} - {"viewer"},
     "cli": BOTTOM | {*PLAYING, *KEEPING, "jobs", "bridges"},
     "__main__": {"cli"},

@@ -4,19 +4,18 @@ import contextlib
 import inspect
 import json
 import logging
-import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from rolltrace.bridges.api_calls import ApiRequest, StreamCollector, parse_request, record_answer
+from rolltrace.bridges.guard import Guard
 from rolltrace.errors import InputError
 from rolltrace.store.recorder import RolloutRecorder, current_rollout
 
 _log = logging.getLogger("rolltrace")
 _RAW_RESPONSE = "X-Stainless-Raw-Response"
-Result = TypeVar("Result")
 _recorded: "weakref.WeakKeyDictionary[Any, RecordedClient]" = weakref.WeakKeyDictionary()
 
 
@@ -44,16 +43,19 @@ class RecordedClient:
         """The client itself, or its copy for one rollout."""
         self.outside = 0
         """How many calls were made outside of any rollout, and not recorded."""
-        self.failed = 0
-        """How many calls could not be recorded because recording them failed."""
+        self._guard = Guard("a call", "RecordedClient.failed")
         self._rollout = rollout
-        self._lock = threading.RLock()
         self._request: Callable[..., Any] = client.request
         self.original_copy: Callable[..., Any] = client.copy
         is_async = inspect.iscoroutinefunction(client.request)
         client.request = self._recorded_async if is_async else self._recorded_sync
         client.copy = client.with_options = self._copy
         _recorded[client] = self
+
+    @property
+    def failed(self) -> int:
+        """How many calls could not be recorded because recording them failed."""
+        return self._guard.failed
 
     def undo(self) -> None:
         """Stop recording. Copies of the client that were made before are recorded until they are undone."""
@@ -112,27 +114,11 @@ class RecordedClient:
         recorder.send(request.prompt)
         return _Call(recorder, request, self._guard, is_raw_stream=headers.get(_RAW_RESPONSE) == "stream")
 
-    def _guard(self, action: Callable[..., Result], *args: Any) -> Result | None:
-        """Record something, one thread at a time; what goes wrong is counted, and never raises into the caller."""
-        try:
-            with self._lock:
-                return action(*args)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.failed += 1
-            if self.failed == 1:
-                _log.warning(
-                    "Could not record a call: %s: %s. Further failures are counted in RecordedClient.failed.",
-                    type(error).__name__, error,
-                )  # fmt: skip
-            return None
-
 
 class _Call:
     """One call that is being recorded."""
 
-    def __init__(
-        self, recorder: RolloutRecorder, request: ApiRequest, guard: Callable[..., Any], is_raw_stream: bool
-    ) -> None:
+    def __init__(self, recorder: RolloutRecorder, request: ApiRequest, guard: Guard, is_raw_stream: bool) -> None:
         self._recorder = recorder
         self._request = request
         self._guard = guard
