@@ -110,10 +110,7 @@ class Runner:
         cancelled, recorded and awaited.
         """
         pool = _TaskPool(self.concurrency)
-        settings = self._settings_for_this_loop()
-        register_open = getattr(settings.sink, "register_open", None)
-        if register_open is not None:
-            register_open(self)
+        settings = self._start()
         draw = _async_next(builders)
         try:
             while True:
@@ -129,8 +126,17 @@ class Runner:
         finally:
             await pool.cancel_all()
 
-    def _settings_for_this_loop(self) -> RunnerSettings:
+    async def play_group(self, builder: EnvGroupBuilder, key: GroupKey) -> GroupResult:
+        """Play one group under a name that the caller chose."""
+        settings = self._start()
+        validate_builder(builder)
+        return await GroupRunner(builder, key, settings, on_episode_end=lambda _: None).play()
+
+    def _start(self) -> RunnerSettings:
         """The settings with a semaphore for the running event loop, because a semaphore belongs to one loop."""
+        register_open = getattr(self._settings.sink, "register_open", None)
+        if register_open is not None:
+            register_open(self)
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
