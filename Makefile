@@ -8,6 +8,7 @@ INTEGRATIONS := .cache/integrations
 # litellm is tested with the version of `openai` before the current one.
 PACKAGES_agents := openai-agents
 PACKAGES_litellm := litellm "openai<3"
+PACKAGES_verifiers := "verifiers>=0.4"
 EXTRAS := local,math,reasoning-gym,textarena
 WEB := $(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' -not -name '*.pyc')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -30,9 +31,10 @@ test-slow: browser web
 	$(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile slow
 
 # The bridges with the frameworks themselves, at their current releases, each in an environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm)
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm verifiers)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
+	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers.py
 
 # The viewer's page for this tree, built only where its sources have changed.
 web: $(READY)

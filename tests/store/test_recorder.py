@@ -127,10 +127,11 @@ def test_reward_is_the_sum_of_steps_and_grade(run):
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, "4", 0.25)
         r.step(QUESTION, "5", -1)
-        r.grade(2.0, {"style": 0.5}, {"why": "short"})
+        r.grade(2.0, {"style": 0.5}, {"why": "short"}, reward_weights={"style": 4.0})
         r.metric("length", 7)
     [rollout] = recorded(run)
     assert rollout.reward == rollout.reward_so_far == 1.25
+    assert rollout.grade.reward_weights == {"style": 4.0}
     assert (rollout.grade.reward, rollout.grade.reward_data, rollout.grade.extra) == (
         2.0,
         {"style": 0.5},

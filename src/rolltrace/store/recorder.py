@@ -228,12 +228,22 @@ class RolloutRecorder:
         if self._records:
             self._update_history(history, "messages")
 
-    def grade(self, reward: float, reward_data: Mapping[str, Any] = _EMPTY, extra: Mapping[str, Any] = _EMPTY) -> None:
-        """Record a grade of the whole rollout; its reward is added to those of the steps."""
+    def grade(
+        self,
+        reward: float,
+        reward_data: Mapping[str, Any] = _EMPTY,
+        extra: Mapping[str, Any] = _EMPTY,
+        *,
+        reward_weights: Mapping[str, Any] = _EMPTY,
+    ) -> None:
+        """Record a grade of the whole rollout; its reward is added to those of the steps.
+
+        `reward_weights` are the weights of the numbers in `reward_data`.
+        """
         if self._is_late("grade"):
             return
         # The grade is encoded when it is set, so nothing is copied here.
-        self._rollout_builder.grade = Grade(reward, reward_data, extra)  # type: ignore[arg-type]
+        self._rollout_builder.grade = Grade(reward, reward_data, extra, reward_weights)  # type: ignore[arg-type]
 
     def metric(self, name: str, value: float) -> None:
         """Record a number about the whole rollout."""

@@ -32,6 +32,8 @@ class Grade(msgspec.Struct, frozen=True):
     """The numbers behind the reward."""
     extra: FreeForm = {}
     """Values that are not numbers: reference answers, matchups, criteria."""
+    reward_weights: Omittable[Numbers] = {}
+    """By the names of `reward_data`, the weight of each number in the reward; empty if not stated."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

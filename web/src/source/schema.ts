@@ -639,6 +639,8 @@ export interface Grade {
   reward_data: Record<string, boolean | Float>;
   /** Values that are not numbers: reference answers, matchups, criteria. */
   extra: Record<string, Json>;
+  /** By the names of `reward_data`, the weight of each number in the reward; empty if not stated. */
+  reward_weights?: Record<string, boolean | Float>;
 }
 
 /** What went wrong, and in which layer. */
