@@ -41,10 +41,10 @@ def create_duplicates_table(
     The metadata of each part says whether it has retries, and how many slots in it several sessions share. With
     `is_repeated`, the lines in the table `REPEATED` do not count.
     """
-    candidates = _select_candidates(parts, is_repeated)
+    shared, rows, slots, verdicts = (f"{name}_{table}" for table in ("shared", "rows", "slots", "verdicts"))
+    candidates = _select_candidates(connection, shared, parts, is_repeated)
     if candidates is None:
         return DuplicateCounts(0, 0)
-    rows, slots, verdicts = f"{name}_rows", f"{name}_slots", f"{name}_verdicts"
     connection.execute(f"create table {rows} as {candidates}")
     connection.execute(f"""
         create table {slots} as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from {rows}
@@ -53,8 +53,8 @@ def create_duplicates_table(
     session_sets = connection.execute(f"select distinct sessions from {slots}").fetchall()
     connection.execute(f"create table {verdicts} as {_select_verdicts([names for (names,) in session_sets], sessions)}")
     connection.execute(f"create table {name} as {_select_duplicates(rows, slots, verdicts)}")
-    for table in (rows, slots, verdicts):
-        connection.execute(f"drop table {table}")
+    for table in (shared, rows, slots, verdicts):
+        connection.execute(f"drop table if exists {table}")
     counts = connection.execute(f"select count(*), count(*) filter (superseded) from {name}").fetchone()
     return DuplicateCounts(*(counts or (0, 0)))
 
@@ -64,8 +64,13 @@ def without_repeated(source: str, is_repeated: bool) -> str:
     return f"(from {source} anti join {REPEATED} using (_file, _offset))" if is_repeated else source
 
 
-def _select_candidates(parts: Sequence[ParquetPart], is_repeated: bool) -> str | None:
-    """SQL for the rows that may be duplicates, some of them perhaps twice; None if no row can be."""
+def _select_candidates(
+    connection: "duckdb.DuckDBPyConnection", shared: str, parts: Sequence[ParquetPart], is_repeated: bool
+) -> str | None:
+    """SQL for the rows that may be duplicates, some of them perhaps twice; None if no row can be.
+
+    It may use the table `shared`, which this creates: hashes of slots with several rows.
+    """
     selects = [
         f"select {_COLUMNS} from {without_repeated(parquet_source([part.path]), is_repeated)} where shared"
         for part in parts
@@ -74,11 +79,13 @@ def _select_candidates(parts: Sequence[ParquetPart], is_repeated: bool) -> str |
     sessions = set().union(*(part.info.stats.sessions for part in parts))
     if len(parts) > 1 and (len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)):
         source = without_repeated(parquet_source(part.path for part in parts), is_repeated)
-        rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
-        repeated = "having min(session) <> max(session) or min(attempt) <> max(attempt)"
-        selects.append(
-            f"select {_COLUMNS} from {rows} semi join (select h from {rows} group by h {repeated}) using (h)"
-        )
+        connection.execute(f"""
+            create table {shared} as select hash({SLOT_COLUMNS}) as h from {source} where "index" is not null
+            group by h having count(*) > 1
+        """)
+        if connection.execute(f"select 1 from {shared} limit 1").fetchone() is not None:
+            rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
+            selects.append(f"select {_COLUMNS} from {rows} semi join {shared} using (h)")
     return " union all ".join(selects) or None
 
 

@@ -214,4 +214,6 @@ def _build(run: RunFiles, kinds: Sequence[str], files: list[str], limits: dict[s
         builder.add(line, location)
     parts = builder.write(private, ranges_between({}, cursor.covered))
     add_errors(parts, errors)
+    for part in parts:
+        part.info.finished = cursor.finished
     return msgspec.json.encode(BuiltParts({str(part.path): part.info for part in parts}, cursor.covered, errors))

@@ -25,7 +25,7 @@ from rolltrace.query.table_schema import (
 from rolltrace.store.cursor import LineLocation, record_read_error
 from rolltrace.store.id_blocks import make_entry, write_id_blocks
 from rolltrace.store.layout import ROLLOUTS, SCORES
-from rolltrace.store.parts import Part, PartInfo, Ranges, RowStats, common_scores, joined_ranges
+from rolltrace.store.parts import Part, PartInfo, Ranges, RowStats, common_scores, finished_segments, joined_ranges
 from rolltrace.store.read_errors import ReadError
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def merge_parts(
     ranges = joined_ranges(parts) if ranges is None else ranges
     info = PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
     info.errors = [error for part in parts for error in part.info.errors]
+    info.finished = finished_segments(parts)
     return Part(path, info)
 
 

@@ -28,6 +28,7 @@ from rolltrace.store.parts import (
     Ranges,
     covering_parts,
     find_parts,
+    finished_segments,
     joined_ranges,
     publish_part,
     remove_parts,
@@ -115,8 +116,9 @@ class RunTables:
                 continue
             is_new = folder not in self.parts
             if is_new:
+                sizes = segment_sizes(self._reader.files, folder)
                 for kind in kinds:
-                    self._start(kind, self._find(kind))
+                    self._start(kind, self._find(kind), sizes)
             for kind in wanted:
                 self._drop(self._damaged_parts(kind, [table for table in stored if KIND_OF_TABLE[table] == kind]))
             is_pending = any(processes.pending for processes in self._processes.values())
@@ -256,11 +258,9 @@ class RunTables:
         parts = find_parts(self.run, self._reader.info.id, kind)
         return [part for part in parts if part.info.layout == LAYOUT_VERSION and part.path not in not_used]
 
-    def _start(self, kind: str, parts: Sequence[Part]) -> None:
-        """Continue from these parts, as far as they fit together."""
-        self.parts[kind], self.covered[kind] = covering_parts(
-            parts, segment_sizes(self._reader.files, FOLDER_OF_KIND[kind])
-        )
+    def _start(self, kind: str, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
+        """Continue from these parts, as far as they fit together and to files of these sizes."""
+        self.parts[kind], self.covered[kind] = covering_parts(parts, sizes)
         for error in (error for part in self.parts[kind] for error in part.info.errors):
             self._on_error(error)
         self._cursors = {kinds: cursor for kinds, cursor in self._cursors.items() if kind not in kinds}
@@ -292,7 +292,8 @@ class RunTables:
                 self._dropped.setdefault(kind, self.covered[kind])
             rest = [part for part in self.parts[kind] if part not in bad]
             known = {part.path for part in rest}
-            self._start(kind, [*rest, *(part for part in self._find(kind) if part.path not in known)])
+            found = [part for part in self._find(kind) if part.path not in known]
+            self._start(kind, [*rest, *found], segment_sizes(self._reader.files, FOLDER_OF_KIND[kind]))
 
     def _read(self, kinds: tuple[str, ...], deadline: QueryDeadline, limits: Mapping[str, int] | None = None) -> None:
         """Read new lines, up to `limits`, into parts of these kinds, which have covered the same lines by now.
@@ -330,7 +331,7 @@ class RunTables:
                 if builder.is_full:
                     is_over = False
                     break
-            parts = self._write(kinds, builder, cursor.covered)
+            parts = self._write(kinds, builder, cursor)
             add_errors(parts, self._errors)
             self._errors.clear()
             self._add(kinds, parts, cursor.covered)
@@ -349,7 +350,8 @@ class RunTables:
         def reads(file: str) -> bool:
             return file not in processes.pending and (limits is None or covered.get(file, 0) < limits.get(file, 0))
 
-        cursor = self._reader.cursor(FOLDER_OF_KIND[kinds[0]], covered, reads, limits, self._errors.append)
+        finished = finished_segments(self.parts[kinds[0]])
+        cursor = self._reader.cursor(FOLDER_OF_KIND[kinds[0]], covered, reads, limits, self._errors.append, finished)
         if limits is None:
             self._cursors[kinds] = cursor
         return cursor
@@ -370,7 +372,7 @@ class RunTables:
             return
         if all(reached[0].get(file, 0) >= end for file, end in before.items()):
             for kind, own in parts.items():
-                self._start(kind, own)
+                self._start(kind, own, sizes)
                 self._drop(self._damaged_parts(kind, TABLES_OF_KIND[kind]))
         if self._on_progress is not None:
             self._on_progress(self.coverage)
@@ -382,13 +384,15 @@ class RunTables:
         for kind in kinds:
             self.covered[kind] = dict(covered)
 
-    def _write(self, kinds: tuple[str, ...], builder: PartBuilder, covered: dict[str, int]) -> list[Part]:
+    def _write(self, kinds: tuple[str, ...], builder: PartBuilder, cursor: Cursor) -> list[Part]:
         """The parts of some lines, if they have rows, or if there are so many that it saves time to know that."""
         before = {file: last for file, (_, last) in joined_ranges(self.parts[kinds[0]]).items()}
-        ranges = ranges_between(before, covered)
+        ranges = ranges_between(before, cursor.covered)
         parts = builder.write(self.private_path("lines"), ranges)
         if not parts and sum(last - first for first, last in ranges.values()) >= MIN_CACHED_BYTES:
             parts = [self.merge(kind, (), ranges) for kind in kinds]
+        for part in parts:
+            part.info.finished = {file: size for file, size in cursor.finished.items() if file in ranges}
         return parts
 
     def _merge_small_parts(self, kind: str, deadline: QueryDeadline) -> None:

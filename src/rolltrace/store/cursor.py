@@ -29,7 +29,7 @@ Record = TypeVar("Record")
 Order = Callable[[list[str]], Iterable[str]]
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
-_TAIL_BYTES = 32 * 1024
+_TAIL_BYTES = 4 * 1024
 """How much is read at first of a file of which only the last lines are needed."""
 _MAX_BACKWARD_LINES = 100
 """How many lines to keep of a file that must be read from the start to find its last lines."""
@@ -53,6 +53,7 @@ class Cursor:
     version are skipped and reported, once. A torn line may be one that is being written, and a file may be readable
     again, so `on_read` is called with each file and the offset up to which it was read, when it was opened and when it
     was read. It skips files for which `reads` is false, and what is beyond the `limits`, by file, if there are any.
+    Compressed segments do not grow: those whose file has the size in `finished` are not opened again.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Cursor:
         on_read: Callable[[str, int], object] = lambda _file, _end: None,
         reads: Callable[[str], bool] = lambda _file: True,
         limits: Mapping[str, int] | None = None,
+        finished: Mapping[str, int] | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -72,7 +74,8 @@ class Cursor:
         self.covered: dict[str, int] = dict(covered or {})
         self._reads = reads
         self._limits = limits
-        self._finished: set[str] = set()  # compressed and read to the end
+        self.finished: dict[str, int] = dict(finished or {})
+        """By segment that was compressed and read to the end, the size of its file."""
         self._reported: set[tuple[str, int | str]] = set()
 
     def read(self, order: Order | None = None) -> Iterator[tuple[LineLocation, bytes]]:
@@ -102,9 +105,12 @@ class Cursor:
             self._report_once(ReadError(file, None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
         for name in listing.segments if order is None else order(list(listing.segments)):
             file, entry = f"{self._folder}/{name}", listing.segments[name]
-            is_read = not entry.is_compressed and self.covered.get(file) == entry.size
-            if file in self._finished or is_read or not self._reads(file):
+            size = (self.finished if entry.is_compressed else self.covered).get(file)
+            if size == entry.size or not self._reads(file):
                 continue
+            if entry.is_compressed and size is not None:
+                message = f"Expected a file of {size} bytes, got {entry.size}: it was truncated or replaced."
+                self._report_once(ReadError(f"{file}{COMPRESSED_SUFFIX}", None, message))
             try:
                 segment = open_segment(self._files, file)
             except (OSError, RecordError) as error:
@@ -159,7 +165,7 @@ class Cursor:
         torn = None
         try:
             if segment.is_compressed and start and segment.declared_size == start:  # it was read to the end
-                self._finished.add(file)
+                self.finished[file] = segment.file_size
                 return
             if not segment.seek_table_matches:
                 message = "Expected a valid seek table at its end; the frames were searched for instead."
@@ -181,7 +187,7 @@ class Cursor:
             self._report_unreadable(error, shown, self.covered.get(file, 0))
             return
         if segment.is_compressed:
-            self._finished.add(file)
+            self.finished[file] = segment.file_size
         self._on_read(file, self.covered.get(file, 0))
         if torn is not None:
             self._report_torn(torn, shown, segment)

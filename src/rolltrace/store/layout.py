@@ -1,6 +1,7 @@
 """The layout of a run: the names of its files and folders, and `run.json`."""
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -70,6 +71,7 @@ class SegmentName(NamedTuple):
         return f"{self}{COMPRESSED_SUFFIX}"
 
     @classmethod
+    @lru_cache(maxsize=16_384)
     def parse(cls, name: str) -> Self | None:
         """Parse a name, with or without its suffix; None if it is not a segment's."""
         matched = _SEGMENT.fullmatch(strip_extension(name))

@@ -68,6 +68,8 @@ class PartInfo(msgspec.Struct, kw_only=True):
     ranges: Ranges
     """The ranges of lines that it was made from."""
     stats: RowStats
+    finished: dict[str, int] = {}
+    """By segment that was compressed and read to its end, the size of its file."""
     scores_covered: dict[str, int] = {}
     """By file of scores, the byte up to which its rewards include them."""
     errors: list[ReadError] = []
@@ -174,6 +176,11 @@ def joined_ranges(parts: Iterable[Part]) -> Ranges:
             before = ranges.get(file, (first, last))
             ranges[file] = (min(before[0], first), max(before[1], last))
     return ranges
+
+
+def finished_segments(parts: Iterable[Part]) -> dict[str, int]:
+    """By segment that parts cover to its end, the size of its compressed file."""
+    return {file: size for part in parts for file, size in part.info.finished.items()}
 
 
 def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:

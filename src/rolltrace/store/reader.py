@@ -82,6 +82,7 @@ class RunReader:
         reads: Callable[[str], bool] = lambda _file: True,
         limits: Mapping[str, int] | None = None,
         on_error: Callable[[ReadError], object] = lambda _error: None,
+        finished: Mapping[str, int] | None = None,
     ) -> Cursor:
         """The lines of a folder that `covered` does not include. What cannot be read is added to the read errors."""
 
@@ -89,7 +90,7 @@ class RunReader:
             on_error(error)
             self._errors.report(error)
 
-        return Cursor(self.files, folder, report, covered, self._errors.clear_transient, reads, limits)
+        return Cursor(self.files, folder, report, covered, self._errors.clear_transient, reads, limits, finished)
 
     def read_line(self, location: LineLocation) -> bytes:
         """The line at a location; raises if its checksum is wrong."""

@@ -154,6 +154,11 @@ class SegmentReader:
         return self._file.size if self._frames is None else self._frames.stated_length
 
     @property
+    def file_size(self) -> int:
+        """The size of the file itself."""
+        return self._file.size
+
+    @property
     def size(self) -> int:
         """The uncompressed size, as far as it is known."""
         return self._file.size if self._frames is None else self._frames.length
