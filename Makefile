@@ -9,6 +9,7 @@ INTEGRATIONS := .cache/integrations
 PACKAGES_agents := openai-agents
 PACKAGES_litellm := litellm "openai<3"
 PACKAGES_verifiers := "verifiers>=0.4"
+PACKAGES_trackers := mlflow tensorboard trackio wandb
 EXTRAS := local,math,reasoning-gym,textarena
 WEB := $(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' -not -name '*.pyc')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -30,10 +31,11 @@ test-core: $(CORE)/.ready
 test-slow: browser web
 	$(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile slow
 
-# The bridges with the frameworks themselves, at their current releases, each in an environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm verifiers)
+# The bridges and trackers with the frameworks themselves, at their current releases, each in an environment of its own.
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm trackers verifiers)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
+	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers.py
 
 # The viewer's page for this tree, built only where its sources have changed.
@@ -73,6 +75,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/store_scale.py
 	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python benchmarks/proxy.py
+	$(BIN)/python benchmarks/live_metrics.py
 
 clean:
 	rm -rf web/node_modules web/dist src/rolltrace/viewer/page

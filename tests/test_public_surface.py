@@ -21,6 +21,7 @@ RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResul
 Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run open_run play
 play_async redact_pattern
 Failure RolloutRecorder Tokens Usage current_rollout record_calls stable_id
+LiveMetrics Tracker log_metrics
 """
 
 

@@ -27,6 +27,8 @@ _NAMES_BY_MODULE = {
     "rolltrace.graders.preference_grader": ("PreferenceGrader",),
     "rolltrace.graders.rubric_grader": ("Criterion", "RubricGrader"),
     "rolltrace.jobs.play": ("play", "play_async"),
+    "rolltrace.metrics.live_metrics": ("LiveMetrics", "log_metrics"),
+    "rolltrace.metrics.trackers": ("Tracker",),
     "rolltrace.policies.roles": ("ask", "with_roles"),
     "rolltrace.policies.policy": ("Completion", "Policy", "Request"),
     "rolltrace.query.groups": ("Group", "GroupMember"),

@@ -35,6 +35,9 @@ from rolltrace.graders.rubric_grader import Criterion as Criterion
 from rolltrace.graders.rubric_grader import RubricGrader as RubricGrader
 from rolltrace.jobs.play import play as play
 from rolltrace.jobs.play import play_async as play_async
+from rolltrace.metrics.live_metrics import LiveMetrics as LiveMetrics
+from rolltrace.metrics.live_metrics import log_metrics as log_metrics
+from rolltrace.metrics.trackers import Tracker as Tracker
 from rolltrace.policies.policy import Completion as Completion
 from rolltrace.policies.policy import Policy as Policy
 from rolltrace.policies.policy import Request as Request

@@ -15,6 +15,7 @@ SHOWN = {
     "call_bytes": {"rubric of 4", "tournament of 16", "bytes / floor", "CPU ms per call"},
     "endpoint": {"requests per second", "CPU ms per request", "resident MB", "seconds to the end"},
     "engine": {"rollouts per CPU second"},
+    "live_metrics": {"recording, ms", "metrics per rollout, ms", "closing, s"},
     "proxy": {"first byte", "a chunk", "p99 proxied", "times"},
     "trace_cost": {"naive", "recorder", "p99.9 ms", "compressed ÷ plain"},
     "store_scale": {"rollouts per second", "lowest reward first", "groups with a signal", "first ms", "peak MB"},

@@ -80,13 +80,20 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     default=0,
     help="How often an episode is retried after a failure of the policy or the environment; with any strategy.",
 )
+@click.option(
+    "--log-to",
+    multiple=True,
+    metavar="TRACKER",
+    help="Log the metrics of each iteration to trackio[:PROJECT], wandb[:PROJECT], tensorboard:DIR or mlflow[:URI]; "
+    "repeatable.",
+)
 @click.option("--split", default="train", help="The split that the rollouts are recorded under.")
 @click.option(
     "--resume",
     metavar="RUN",
     type=click.Path(path_type=Path),
     help="Complete an interrupted run: play its unfinished groups, as it was planned. It allows only --policy, "
-    "--concurrency, --force, --json and the --arg of a secret.",
+    "--concurrency, --log-to, --force, --json and the --arg of a secret.",
 )
 @click.option("--force", is_flag=True, help="Resume a run even if it may still be running.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
@@ -129,7 +136,7 @@ def run(
     if resume is not None:
         _reject_options(context)
         changed = {} if _is_default(context, "concurrency") else {"concurrency": options["concurrency"]}
-        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **changed)
+        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, log_to=options["log_to"], **changed)
         return
     if env is None:
         raise click.MissingParameter(ctx=context, param_hint="'ENV'", param_type="argument")
@@ -189,7 +196,7 @@ def _play(path: Path, total: int, as_json: bool, specs: Sequence[str], /, **job:
         raise SystemExit(1)
 
 
-_WITH_RESUME = {"resume", "force", "policies", "concurrency", "args", "as_json"}
+_WITH_RESUME = {"resume", "force", "policies", "concurrency", "log_to", "args", "as_json"}
 
 
 def _reject_options(context: click.Context) -> None:

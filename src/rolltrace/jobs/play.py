@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,6 +20,8 @@ from rolltrace.jobs.plan import IterationGroups, Plan, PlanFields, all_iteration
 from rolltrace.jobs.play_summary import PlaySummary, SummaryCounter
 from rolltrace.jobs.resume import Resumption, open_resumption
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
+from rolltrace.metrics.live_metrics import log_metrics
+from rolltrace.metrics.trackers import Tracker, TrackerSpecs, require_trackers
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy
 from rolltrace.rollout.contract import require_observe
@@ -51,6 +53,7 @@ def play(
     args: Mapping[str, Any] | None = None,
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
+    log_to: TrackerSpecs = (),
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play and record, and return when everything is done; the arguments are those of `play_async`.
@@ -59,7 +62,7 @@ def play(
     the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
     has its default action, `SystemExit(143)`.
     """
-    return run_blocking(_make_job(env, policy, out, resume, force, roles, args, trace, on_group, plan).play)
+    return run_blocking(_make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, plan).play)
 
 
 async def play_async(
@@ -73,18 +76,22 @@ async def play_async(
     args: Mapping[str, Any] | None = None,
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
+    log_to: TrackerSpecs = (),
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
 
     `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
     plays all others. `trace` says how much to record. `on_group` is called with each group as it finishes.
+    `log_to` names trackers that get the metrics of each iteration, see `log_metrics`.
 
     `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
     the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
     `InputError` is raised unless `force` is set.
     """
-    return await _make_job(env, policy, out, resume, force, roles, args, trace, on_group, plan).play(ActivePlay())
+    return await _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, plan).play(
+        ActivePlay()
+    )
 
 
 def _make_job(
@@ -97,15 +104,17 @@ def _make_job(
     args: Mapping[str, Any] | None,
     trace: Recording | Level | str | None,
     on_group: OnGroup | None,
+    log_to: TrackerSpecs,
     plan: PlanFields,
 ) -> "PlayJob":
     """Check the arguments, and combine them with those of a run that is resumed."""
+    trackers = require_trackers(log_to)
     if resume is None:
         if env is None or policy is None or out is None:
             raise InputError("Expected env, policy and out=, or resume= with a run to complete.")
         if force:
             raise InputError("Expected force only with resume=.")
-        return PlayJob(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group)
+        return PlayJob(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group, trackers)
     fixed = [*(["out"] if out is not None else []), *sorted(plan.keys() - {"concurrency"})]
     if fixed:
         raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
@@ -123,6 +132,7 @@ def _make_job(
         resume.choose_args(args),
         resume.choose_recording(trace),
         on_group,
+        trackers,
         resume,
     )
 
@@ -138,6 +148,7 @@ class PlayJob(msgspec.Struct, frozen=True):
     args: Mapping[str, Any]
     trace: Recording | Level | str | None
     on_group: OnGroup | None
+    log_to: Sequence[str | Tracker]
     resumption: Resumption | None = None
 
     async def play(self, open_play: ActivePlay) -> PlaySummary:
@@ -160,6 +171,8 @@ class PlayJob(msgspec.Struct, frozen=True):
                 if self.resumption is not None:
                     writer.flush()  # so that a session that joins at the same time sees this one
                     self.resumption.require_only_session(writer.session)
+                if self.log_to:
+                    log_metrics(writer, self.log_to)
                 summary = await play_into(tasks, policy, self.plan, writer, self.on_group, roles, open_play, iterations)
         return msgspec.structs.replace(summary, ledger=writer.ledger)
 

@@ -115,17 +115,18 @@ _NUMBERS = f"""
         min(iteration) as first_iteration, max(iteration) as last_iteration, count(distinct iteration) as iterations
     from {COUNTED_ROLLOUTS}
 """
-_SIGNALS = """
+SIGNAL_COLUMNS = """
     count(*) filter (has_signal) as groups_with_signal,
     count(*) filter (n >= 2 and not has_signal) as groups_without_signal
 """
+"""SQL for the number of groups with and without a learning signal, over the table `groups`."""
 _ITERATIONS = f"""
     with played as (
         select split, iteration, count(*) as rollouts, {_REWARDS},
             count(*) filter (status <> 'ok') as failed, avg(steps) as mean_steps
         from {COUNTED_ROLLOUTS} group by all
     ), grouped as (
-        select split, iteration, count(*) as groups, {_SIGNALS} from groups group by all
+        select split, iteration, count(*) as groups, {SIGNAL_COLUMNS} from groups group by all
     )
     select * from played left join grouped using (split, iteration) order by split, iteration
 """
@@ -156,7 +157,7 @@ class RolloutNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 def query_numbers(run: Run) -> RolloutNumbers:
     """The numbers of a run, for the summary and for the viewer."""
-    row = next(run.sql(_NUMBERS).dicts()) | next(run.sql(f"select {_SIGNALS} from groups").dicts())
+    row = next(run.sql(_NUMBERS).dicts()) | next(run.sql(f"select {SIGNAL_COLUMNS} from groups").dicts())
     fields = {name: row[name] for name in RolloutNumbers.__struct_fields__ if name in row}
     times = {name: _in_utc(row[name]) for name in ("started_at", "ended_at")}
     return RolloutNumbers(**{**fields, **times}, rewards=stats_from_row(row))

@@ -3,10 +3,11 @@
 import contextlib
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Protocol, Self, Unpack
 
 from rolltrace.errors import InputError
 from rolltrace.store.disk_thread import DiskThread, call_before_exit, forget_threads_after_fork
@@ -26,6 +27,22 @@ from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.sink import OpenRollouts
+
+
+class RunObserver(Protocol):
+    """Is told what a writer records. Its methods are called from any thread, and must neither block nor raise."""
+
+    def rollout_began(self, header: Header) -> None:
+        """A rollout has begun."""
+        ...
+
+    def rollout_ended(self, header: Header) -> None:
+        """A rollout has ended; its line may not be written yet."""
+        ...
+
+    def run_closed(self, timeout: float | None) -> None:
+        """Everything is written and the writer is closed. This may block for `timeout` seconds."""
+        ...
 
 
 class RunWriter:
@@ -61,6 +78,8 @@ class RunWriter:
         self.is_unpickled = False
         """Whether it was unpickled; then all tasks of this process share it."""
         self._redactor = Redactor(recording, self._count_lost_text)
+        self.observers: list[RunObserver] = []
+        """Told what this process records; a forked process starts without them."""
         self._begin_session()
         _open_writers.add(self)
         if self.records and not job:  # in another process the session starts when something is recorded
@@ -77,6 +96,7 @@ class RunWriter:
         if not was_closed:
             self._disk_writer.close_inherited()
         self.job = self.job or self.session
+        self.observers = []
         self._begin_session()
         self._awaits_sigterm = self.records and self._handles_sigterm and not was_closed
         if was_closed:
@@ -115,6 +135,8 @@ class RunWriter:
         if self.records:
             self._start()
             rollout_builder.ledger_key = (self.session, self._counter.start_rollout(header.id))
+            for observer in self.observers:
+                observer.rollout_began(header)
         return rollout_builder
 
     def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:
@@ -131,6 +153,8 @@ class RunWriter:
                 self._count_if_closed()
         else:
             self._put(QueuedLine(ROLLOUTS, line.data, key, line.blobs, is_from_other_session))
+        for observer in self.observers:
+            observer.rollout_ended(rollout_builder.header)
 
     def write_score(self, score: Score) -> None:
         """Record a score."""
@@ -212,10 +236,18 @@ class RunWriter:
         self._disk_thread.close()
         self._awaits_sigterm = False
         stop_closing_on_sigterm(self)
+        self._close_observers(None)
 
     def close_with_timeout(self, seconds: float) -> None:
         """Close, waiting at most `seconds`; for the exit of the process."""
+        deadline = time.monotonic() + seconds
         self._disk_thread.close(max(0.0, seconds))
+        self._close_observers(deadline)
+
+    def _close_observers(self, deadline: float | None) -> None:
+        while self.observers:
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self.observers.pop().run_closed(timeout)
 
     def cancel_open(self) -> None:
         """Record all rollouts in flight as cancelled, with the steps they have."""
