@@ -8,6 +8,7 @@ INTEGRATIONS := .cache/integrations
 # litellm is tested with the version of `openai` before the current one.
 PACKAGES_agents := openai-agents
 PACKAGES_litellm := litellm "openai<3"
+PACKAGES_trl := "trl>=1.16,<1.17"
 PACKAGES_verifiers := "verifiers>=0.4"
 PACKAGES_trackers := mlflow tensorboard trackio wandb
 EXTRAS := local,math,reasoning-gym,textarena
@@ -32,10 +33,11 @@ test-slow: browser web
 	$(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile slow
 
 # The bridges and trackers with the frameworks themselves, at their current releases, each in an environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm trackers verifiers)
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm trackers trl verifiers)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
+	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py
 	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers.py
 
 # The viewer's page for this tree, built only where its sources have changed.

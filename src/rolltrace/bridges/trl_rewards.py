@@ -1,0 +1,161 @@
+"""Records the completions of a TRL trainer through its reward functions alone, without private methods."""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rolltrace.bridges.guard import Guard
+from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, unique_names, write_rollout
+from rolltrace.errors import InputError
+from rolltrace.store.writer import RunWriter
+from rolltrace.trace.failure import Failure, failure_of
+from rolltrace.trace.freeform import describe
+from rolltrace.trace.stop_reasons import Layer
+
+RewardFunction = Callable[..., Any]
+_NOT_COLUMNS = {
+    "prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"
+}  # fmt: skip
+
+
+def record_rewards(reward_funcs: Any, run: RunWriter, args: Any, env: str = "trl") -> "RecordedRewards":
+    """Return these reward functions for the trainer, recording what they are called with and what they return.
+
+    `args` is the trainer's config, for `num_generations` and `reward_weights`. Reward functions do not see advantages,
+    token ids of prompts and turns, log-probabilities, tools, and whether the trainer evaluates: rows of an evaluation
+    count as training unless they have a column `split`.
+    """
+    functions = list(reward_funcs) if isinstance(reward_funcs, list | tuple) else [reward_funcs]
+    for function in functions:
+        if not callable(function) or hasattr(function, "parameters"):
+            raise InputError(f"Expected reward functions, got {describe(function)}: record a reward model with record.")
+    if not functions:
+        raise InputError("Expected at least one reward function, got none.")
+    if not isinstance(run, RunWriter):
+        raise InputError(f"Expected a run that is being written, such as from create_run, got {describe(run)}.")
+    if not isinstance(getattr(args, "num_generations", None), int):
+        raise InputError(f"Expected the trainer's config, such as a GRPOConfig, as args, got {describe(args)}.")
+    return RecordedRewards(functions, run, args, env)
+
+
+class RecordedRewards(list[RewardFunction]):
+    """The reward functions, for `reward_funcs=` of the trainer."""
+
+    def __init__(self, functions: Sequence[RewardFunction], run: RunWriter, args: Any, env: str) -> None:
+        super().__init__(self._recorded(number, function) for number, function in enumerate(functions))
+        weights = getattr(args, "reward_weights", None) or [1.0] * len(functions)
+        names = unique_names([function.__name__ for function in self])
+        self._settings = Settings(reward_names=names, reward_weights=[float(weight) for weight in weights])
+        self._run = run
+        self._args = args
+        self._env = env
+        self._places = Places()
+        self._batches: dict[int, _ScoredBatch] = {}
+        """By the id of their completions, the batches that some function has scored, and others have not yet."""
+        self._guard = Guard("the completions of a reward function", "RecordedRewards.failed")
+
+    @property
+    def failed(self) -> int:
+        """How many times recording something failed."""
+        return self._guard.failed
+
+    def _recorded(self, number: int, function: RewardFunction) -> RewardFunction:
+        named = function
+        while isinstance(named, functools.partial):
+            named = named.func
+        is_async = inspect.iscoroutinefunction(named) or inspect.iscoroutinefunction(getattr(named, "__call__", None))  # noqa: B004 - not whether it is callable
+
+        def recorded(**kwargs: Any) -> Any:
+            try:
+                values = function(**kwargs)
+            except BaseException as error:
+                self._guard(self._write_failed, kwargs, error)
+                raise
+            self._guard(self._add, number, kwargs, values)
+            return values
+
+        async def recorded_async(**kwargs: Any) -> Any:
+            try:
+                values = await function(**kwargs)
+            except BaseException as error:
+                self._guard(self._write_failed, kwargs, error)
+                raise
+            self._guard(self._add, number, kwargs, values)
+            return values
+
+        chosen = recorded_async if is_async else recorded
+        chosen.__name__ = getattr(named, "__name__", type(named).__name__)
+        chosen.__doc__ = function.__doc__
+        return chosen
+
+    def _add(self, number: int, kwargs: Mapping[str, Any], values: Sequence[float | None]) -> None:
+        """Note what a function returned; when all have, the batch is recorded."""
+        batch = self._batch_of(kwargs)
+        for rewards, value in zip(batch.rewards, values, strict=True):
+            rewards[number] = math.nan if value is None else float(value)
+        batch.awaited -= 1
+        if not batch.awaited:
+            self._write(batch, None)
+
+    def _write_failed(self, kwargs: Mapping[str, Any], error: BaseException) -> None:
+        failure = failure_of(Layer.GRADER, error) if isinstance(error, Exception) else error
+        self._write(self._batch_of(kwargs), failure)
+
+    def _batch_of(self, kwargs: Mapping[str, Any]) -> "_ScoredBatch":
+        """The batch with these completions: TRL calls all functions with the same list."""
+        completions = kwargs["completions"]
+        batch = self._batches.get(id(completions))
+        if batch is None:
+            batch = self._batches[id(completions)] = self._new_batch(kwargs)
+        return batch
+
+    def _new_batch(self, kwargs: Mapping[str, Any]) -> "_ScoredBatch":
+        args, count = self._args, len(kwargs["completions"])
+        columns = {
+            name: values
+            for name, values in kwargs.items()
+            if name not in _NOT_COLUMNS and isinstance(values, list) and len(values) == count
+        }
+        rows = [{name: values[row] for name, values in columns.items()} for row in range(count)]
+        split = str(rows[0].get("split", "train"))
+        num_generations = args.num_generations
+        if split != "train":
+            num_generations = getattr(args, "num_generations_eval", None) or num_generations
+        step = kwargs["trainer_state"].global_step
+        place = self._places.take(split, step, args.process_index, args.world_size, count, num_generations)
+        return _ScoredBatch(place, kwargs["prompts"], kwargs["completions"], rows, len(self._settings.reward_names))
+
+    def _write(self, batch: "_ScoredBatch", error: BaseException | Failure | None) -> None:
+        self._batches.pop(id(batch.completions), None)
+        for number, rewards in enumerate(batch.rewards):
+            pairs = zip(rewards, self._settings.reward_weights, strict=False)
+            one = Completion(
+                env=self._env,
+                row=batch.rows[number],
+                prompt=batch.prompts[number],
+                completion=batch.completions[number],
+                rewards=rewards,
+                total=sum(value * weight for value, weight in pairs if not math.isnan(value)),
+            )
+            self._guard(write_rollout, self._run, batch.place, number, one, self._settings, error)
+
+
+class _ScoredBatch:
+    """The completions of a generation, with the rewards so far."""
+
+    def __init__(
+        self,
+        place: Place,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        rows: list[dict[str, Any]],
+        functions: int,
+    ) -> None:
+        self.place = place
+        self.prompts = prompts
+        self.completions = completions
+        self.rows = rows
+        self.rewards = [[math.nan] * functions for _ in rows]
+        self.awaited = functions
