@@ -31,6 +31,8 @@ from rolltrace.trace.ids import new_id
 
 RUN = "run"
 _PAGE = 100
+_POLL_SECONDS = 1.5
+"""How often the page asks which runs have changed."""
 _SORTS = ("-reward", "seconds", "task", "-advantage", "reward_data.correct", "-metrics.length", "-started_at,env")
 _WORDS = (
     "indentation",
@@ -246,7 +248,8 @@ def growing_run(folder: Path, rate: int, seconds: float) -> list[dict[str, Any]]
     """What a viewer costs, and how old its answers are, that follows the rollouts of a run that grows."""
     writer = multiprocessing.get_context("spawn").Process(target=grow, args=(folder / RUN, rate, seconds))
     writer.start()
-    lags: list[float] = []
+    ages: list[float] = []
+    newest_at: float | None = None
     try:
         while not list(folder.glob(f"{RUN}/rollouts/*")):
             time.sleep(0.1)
@@ -258,18 +261,23 @@ def growing_run(folder: Path, rate: int, seconds: float) -> list[dict[str, Any]]
                     newest = [("sort", "-started_at"), ("columns", "started_at"), ("limit", str(_PAGE))]
                     rows = json.loads(viewer.ask("rollouts", newest))["rows"]
                     viewer.ask("damage", [])
-                    if rows:
-                        lags.append(time.time() - datetime.fromisoformat(rows[0]["started_at"]).timestamp())
+                    if newest_at is not None:
+                        ages.append(time.time() - newest_at)
+                    newest_at = datetime.fromisoformat(rows[0]["started_at"]).timestamp() if rows else None
                     revision = now
-                time.sleep(1.0)
+                time.sleep(_POLL_SECONDS)
             share = (_cpu_seconds(viewer.process) - busy) / (time.perf_counter() - started)
             peak = _peak_megabytes(viewer.process)
     finally:
         writer.terminate()
         writer.join()
     return [
-        {"growing": "age of the newest rollout, median", "figure": measure.median(lags), "unit": "s"},
-        {"growing": "age of the newest rollout, most", "figure": max(lags), "unit": "s"},
+        {
+            "growing": "age of the newest rollout before the page is renewed, median",
+            "figure": measure.median(ages),
+            "unit": "s",
+        },
+        {"growing": "age of the newest rollout before the page is renewed, most", "figure": max(ages), "unit": "s"},
         {"growing": "CPU of the viewer", "figure": 100 * share, "unit": "% of a core"},
         {"growing": "memory of the viewer", "figure": peak, "unit": "MB"},
     ]

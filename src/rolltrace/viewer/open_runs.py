@@ -29,7 +29,7 @@ _ENTRY_BYTES = 200
 LIVE_SECONDS = SILENT_SECONDS + 1
 """A run that was written to so recently may be running. After that, its revision changes once more."""
 RESCAN_SECONDS = 0.4
-"""How long the result of a scan is reused: several pages poll every second."""
+"""How long the result of a scan is reused: several pages poll."""
 _SCAN_SECONDS = 0.008
 """A scan that takes longer is repeated less often, so that scans take 2 % of a core at most."""
 _RECHECK_SECONDS = 20.0

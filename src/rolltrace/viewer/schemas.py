@@ -70,7 +70,7 @@ class RunsResponse(msgspec.Struct, frozen=True, kw_only=True):
 class RevisionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /api/revisions`: by run key, a text that changes whenever the files of the run do.
 
-    It costs little: the page asks every second, and repeats its requests about the runs that have changed.
+    It costs little: the page asks every 1.5 seconds, and repeats its requests about the runs that have changed.
     """
 
     revisions: dict[str, str]

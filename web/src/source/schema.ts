@@ -54,7 +54,7 @@ export interface RunsResponse {
 
 /**
  * `GET /api/revisions`: by run key, a text that changes whenever the files of the run do. It costs little: the page
- * asks every second, and repeats its requests about the runs that have changed.
+ * asks every 1.5 seconds, and repeats its requests about the runs that have changed.
  */
 export interface RevisionsResponse {
   revisions: Record<string, string>;

@@ -4,12 +4,12 @@ import { useEffect, useRef } from "react";
 import { useSource, type Parameters } from "./source";
 import type { RevisionsResponse } from "./schema";
 
-const LOOK_EVERY = 1_000;
+const LOOK_EVERY = 1_500; // with the time of an answer, a page about a growing run is less than 2 s old
 const REVISIONS = ["revisions"];
 
 interface Options<Answer> {
   enabled?: boolean;
-  /** Whether to request the answer again after a second. */
+  /** Whether to request the answer again after a while. */
   isPartial?: (answer: Answer) => boolean;
   /** Whether to show the previous answer until this one arrives; by default yes. */
   keep?: boolean;
@@ -34,7 +34,7 @@ export function useLostServer(): Error | null {
   return error;
 }
 
-/** Polls once a second which runs have changed, and invalidates their queries and the list of runs. */
+/** Polls which runs have changed, and invalidates their queries and the list of runs. */
 export function useLiveRuns(): void {
   const source = useSource();
   const client = useQueryClient();
