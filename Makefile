@@ -11,6 +11,9 @@ PACKAGES_litellm := litellm "openai<3"
 PACKAGES_trl := "trl>=1.16,<1.17"
 PACKAGES_verifiers := "verifiers>=0.4"
 PACKAGES_trackers := mlflow tensorboard trackio wandb
+PACKAGES_openenv := "openenv>=0.10"
+# GEM pins an old msgspec that it does not need, so it is installed without its requirements, after these.
+PACKAGES_gem := reasoning-gym nltk
 EXTRAS := local,math,reasoning-gym,textarena
 WEB := $(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' -not -name '*.pyc')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -32,13 +35,17 @@ test-core: $(CORE)/.ready
 test-slow: browser web
 	$(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile slow
 
-# The bridges and trackers with the frameworks themselves, at their current releases, each in an environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm trackers trl verifiers)
+# The bridges, trackers and environments of others with the packages themselves, at their current releases, each in an
+# environment of its own.
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm trackers trl verifiers openenv gem)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py
-	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers.py
+	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers.py tests/envs/test_verifiers.py
+	$(INTEGRATIONS)/openenv/bin/python -m pytest tests/envs/test_openenv.py
+	$(INTEGRATIONS)/gem/bin/python -m pip install --quiet --no-deps gem-llm
+	$(INTEGRATIONS)/gem/bin/python -m pytest -n auto tests/envs/test_gem.py
 
 # The viewer's page for this tree, built only where its sources have changed.
 web: $(READY)

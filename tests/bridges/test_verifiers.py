@@ -20,7 +20,7 @@ from rolltrace.trace.stop_reasons import Layer, Status, Termination
 vf = pytest.importorskip("verifiers.v1")
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages that verifiers uses
+pytestmark = [pytest.mark.core, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of what verifiers uses
 
 
 class Endpoint:
@@ -160,9 +160,10 @@ def assert_equals(rollout, trace, *, env="vf-sums"):
     assert rollout.grade.reward_data == {name: reward.score for name, reward in scored.items()}
     assert rollout.grade.reward_weights == {name: reward.weight for name, reward in scored.items()}
     assert rollout.metrics == {name: value for name, value in trace.metrics.items() if value is not None}
-    assert [call.reply.content for call in rollout.calls] == [
-        call["response"]["message"]["content"] for call in trace.info.get("judge_calls", ())
-    ]
+    judged = [call.reply.content for call in rollout.calls if call.role == "grader"]
+    assert judged == [call["response"]["message"]["content"] for call in trace.info.get("judge_calls", ())]
+    failed = [call.error.message for call in rollout.calls if call.role == "policy"]
+    assert failed == [call.error.message for call in trace.calls if call.error is not None]
     assert rollout.status is (Status.OK if trace.ok else Status.ERROR)
     if not trace.ok:
         assert (rollout.error.type, rollout.error.message) == (trace.errors[-1].type, trace.errors[-1].message)
@@ -246,14 +247,15 @@ async def test_a_failed_call_keeps_its_prompt(run, endpoint, before):
 
 
 async def test_a_call_that_the_harness_retries(run, endpoint):
-    """The failed call is in the logs of the step that answered."""
+    """The failed call is beside the steps, with its prompt; the step that answered has its own."""
     endpoint.script = [503]
     [episode] = await play(make_env(harness={"retries": 1}), context(endpoint), run)
     [rollout] = rollouts_of(run)
     assert_equals(rollout, episode.traces[0])
-    [failed] = rollout.steps[0].logs["failed_calls"]
-    assert (failed["type"], failed["status_code"]) == ("ProviderError", 503)
-    assert rollout.steps[1].logs == {}
+    [failed] = rollout.calls
+    assert (failed.error.type, failed.error.layer, failed.step, failed.policy) == ("ProviderError", "policy", 0, "m")
+    assert failed.prompt == rollout.steps[0].trace.prompt
+    assert rollout.pending_messages is None
 
 
 @pytest.mark.parametrize("whose", ["agent", "episode"])

@@ -19,8 +19,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 
 def test_the_page_names_every_environment_and_check():
     """One that is added has its row."""
-    names = {*BUILT_IN, *(f"{family}:NAME" for family in FAMILIES)}
-    assert set(re.findall(r"`([a-z_]+(?::NAME)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.MULTILINE)))) >= names
+    names = {*BUILT_IN, *(f"{name}:{family.member}" for name, family in FAMILIES.items())}
+    assert (
+        set(re.findall(r"`([a-z_]+(?::[A-Z]+)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.MULTILINE)))) >= names
+    )
     assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.MULTILINE)) == set(ANSWER_CHECKS)
 
 

@@ -229,7 +229,7 @@ def _task_fields(task: Any) -> dict[str, Any]:
     return {
         "task": task.data.id or task.data.name or _group(task),
         "group": _group(task),
-        "task_data": task.data.model_dump(mode="json", exclude_defaults=True),
+        "task_data": task.data.model_dump(mode="json", exclude_unset=True, exclude_none=True),
     }
 
 

@@ -46,8 +46,6 @@ class RecordedTrace:
         """How many of the trace's calls are recorded."""
         self._last_sent: list[dict[str, Any]] = []
         """The last prompt that was sent while no node had it."""
-        self._failed_calls: list[dict[str, Any]] = []
-        """Calls that failed since the last step."""
 
     def update(self) -> None:
         """Record the calls that are new."""
@@ -57,14 +55,25 @@ class RecordedTrace:
             if call.node is not None:
                 self._step(call.node, call)
             elif call.error is not None:
-                self._failed_calls.append(_error_summary(call.error))
-                if self._last_sent:
-                    self._recorder.send(self._last_sent)
+                self._fail(call)
         if pending := trace.pending:
             new = [self._to_chat(message) for message in pending]
             # A request in flight is shown without those of its messages that the graph has.
             is_whole = not trace.nodes or new[0]["role"] == "system"
             self._last_sent = new if is_whole else [*self._path(len(trace.nodes) - 1), *new]
+
+    def _fail(self, call: Any) -> None:
+        """A call failed: it is recorded beside the steps, and its prompt is the last one until another is sent."""
+        if self._last_sent:
+            self._recorder.send(self._last_sent)
+        self._recorder.call(
+            self._last_sent,
+            role="policy",
+            policy=call.model or "",
+            step=len(self._steps),
+            error=failure_fields(call.error),
+            seconds=call.time.duration,
+        )
 
     def _path(self, node: int | None) -> list[dict[str, Any]]:
         """The messages from the root to a node."""
@@ -80,8 +89,7 @@ class RecordedTrace:
         node = nodes[number]
         path = _path(nodes, number)
         self._steps[number] = len(self._steps)
-        logs = {"failed_calls": self._failed_calls} if self._failed_calls else None
-        self._failed_calls, self._last_sent = [], []
+        self._last_sent = []
         links = [link.model_dump(mode="json") for link in node.semantic_parents]
         usage = None if call is None else call.usage
         self._recorder.step(
@@ -97,7 +105,6 @@ class RecordedTrace:
             seconds=None if call is None else call.time.duration,
             tokens=_tokens([nodes[each] for each in path]),
             extra={"semantic_parents": links} if links else None,
-            logs=logs,
         )
 
     def end(self, error: BaseException | Mapping[str, Any] | None) -> None:

@@ -28,14 +28,31 @@ BUILT_IN = {
 """The class of each name; its module is imported when the name is loaded."""
 
 
-FAMILIES = {
-    "reasoning_gym": "rolltrace.envs.reasoning_gym:ReasoningGymTasks",
-    "textarena": "rolltrace.envs.textarena:TextArenaTasks",
-}
-"""Many environments under one name, as `FAMILY:NAME`: a class of tasks that takes the member's name first.
+class Family(msgspec.Struct, frozen=True):
+    """Many environments under one name, as `FAMILY:NAME`."""
 
-Its `names()` lists all members. A family has the name of the package that it needs, and so does the extra.
-"""
+    source: str
+    """A class of tasks that takes the member's name first. Its `names()` lists the members, if there is a list."""
+    package: str | None = None
+    """The package that it needs, if any."""
+    install: str = ""
+    """What installs that package."""
+    member: str = "NAME"
+    """What a member is called by."""
+
+
+FAMILIES = {
+    "gem": Family(
+        "rolltrace.envs.gem:GemTasks", "gem", "pip install --no-deps gem-llm && pip install reasoning-gym nltk"
+    ),
+    "openenv": Family("rolltrace.envs.openenv:OpenEnvTasks", member="URL"),
+    "reasoning_gym": Family(
+        "rolltrace.envs.reasoning_gym:ReasoningGymTasks", "reasoning_gym", "pip install 'rolltrace[reasoning-gym]'"
+    ),
+    "textarena": Family("rolltrace.envs.textarena:TextArenaTasks", "textarena", "pip install 'rolltrace[textarena]'"),
+    "verifiers": Family("rolltrace.envs.verifiers:VerifiersTasks", "verifiers", "pip install 'rolltrace[verifiers]'"),
+}
+"""By name."""
 
 ENTRY_POINTS = "rolltrace.envs"
 """The entry-point group through which packages add names."""
@@ -87,18 +104,18 @@ def list_members(family: str) -> list[str]:
 
 def is_installed(family: str) -> bool:
     """Whether the package that a family needs is installed."""
-    return find_spec(family) is not None
+    package = FAMILIES[family].package
+    return package is None or find_spec(package) is not None
 
 
 def _family(name: str) -> Any:
     if not is_installed(name):
         raise InputError(_how_to_install(name))
-    return import_object(FAMILIES[name], "environment")
+    return import_object(FAMILIES[name].source, "environment")
 
 
 def _how_to_install(family: str) -> str:
-    extra = family.replace("_", "-")
-    return f"Expected the package {family}: install it with `pip install 'rolltrace[{extra}]'`."
+    return f"Expected the package {FAMILIES[family].package}: install it with `{FAMILIES[family].install}`."
 
 
 def _source(spec: str) -> str:
@@ -108,7 +125,7 @@ def _source(spec: str) -> str:
         return spec
     added = _entry_point_envs()
     if spec not in added:
-        families = [f"{name}:NAME" for name in FAMILIES]
+        families = [f"{name}:{family.member}" for name, family in FAMILIES.items()]
         raise UnknownNameError.for_name("environment", spec, [*BUILT_IN, *families, *added])
     return _target(added[spec])
 
@@ -123,7 +140,7 @@ def _target(point: EntryPoint) -> str:
 
 
 def _family_info(family: str) -> EnvInfo:
-    info = _info(f"{family}:NAME", FAMILIES[family])
+    info = _info(f"{family}:{FAMILIES[family].member}", FAMILIES[family].source)
     arguments = tuple(argument for argument in info.arguments if argument.name != "name")
     error = info.error or (None if is_installed(family) else _how_to_install(family))
     return msgspec.structs.replace(info, arguments=arguments, error=error)

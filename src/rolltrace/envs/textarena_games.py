@@ -56,12 +56,8 @@ def make_game(name: str, options: Mapping[str, Any]) -> Any:
         with silenced():
             return getattr(importlib.import_module(module), member)(**{**spec.kwargs, **options})
     except LookupError as error:
-        if needed := _NLTK_DATA.search(str(error)):
-            data = needed[1]
-            raise InputError(
-                f"{FAMILY}:{name} needs the word list {data!r} of nltk, which is not here: "
-                f"download it once with `python -m nltk.downloader {data}`."
-            ) from error
+        if missing := missing_word_list(f"{FAMILY}:{name}", error):
+            raise InputError(missing) from error
         raise _faulty(name, error) from error
     except TypeError as error:
         if options:
@@ -81,6 +77,17 @@ def hides_moves(name: str) -> bool:
     """Whether a seat sees only the effects of other seats' moves, not their text, as in most `-train` variants."""
     wrappers = _spec(name).default_wrappers or ()
     return name.endswith("-train") and _textarena().wrappers.LLMObservationWrapper not in wrappers
+
+
+def missing_word_list(name: str, error: BaseException) -> str | None:
+    """What to download, if this is nltk's error about data that it does not have."""
+    needed = _NLTK_DATA.search(str(error)) if isinstance(error, LookupError) else None
+    if needed is None:
+        return None
+    return (
+        f"{name} needs the word list {needed[1]!r} of nltk, which is not here: "
+        f"download it once with `python -m nltk.downloader {needed[1]}`."
+    )
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import msgspec
 
 from rolltrace.check.audit_report import AuditReport
 from rolltrace.check.check_run import check_run
-from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
+from rolltrace.envs.registry import BUILT_IN, is_installed, load_env
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import Plan, all_iterations
 from rolltrace.jobs.play import OnGroup, play_into
@@ -40,7 +40,7 @@ _ARGS: dict[str, dict[str, Any]] = {
 _ONE_LINE = ("guess_number", "twenty_questions", "textarena:TicTacToe-v0")
 """In these a turn is one line: the model stops at its end rather than at the token limit."""
 _MEMBERS = {"reasoning_gym": "reasoning_gym:leg_counting", "textarena": "textarena:TicTacToe-v0"}
-"""One environment for each family, played if the family is installed."""
+"""An environment of each family that needs no server or network, played if the family is installed."""
 
 _STEP_FIELDS = {*Step.__struct_fields__} - {"step", "prompt", "response", "tools", "sampling", "tokens", "env_failure"}
 """The fields of a step that `RolloutBuilder.step` takes as they are."""
@@ -75,7 +75,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def demo_envs() -> list[str]:
     """The names of the environments to play."""
-    return [*sorted(BUILT_IN), *(_MEMBERS[family] for family in sorted(FAMILIES) if is_installed(family))]
+    return [*sorted(BUILT_IN), *(member for family, member in _MEMBERS.items() if is_installed(family))]
 
 
 def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group: OnGroup | None = None) -> DemoResult:

@@ -1,0 +1,79 @@
+"""The tools of a verifiers task, called in this process."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from rolltrace.errors import InputError, UnknownNameError
+from rolltrace.trace.convert import as_tool
+from rolltrace.trace.message import ToolSpec
+
+
+class TaskTools:
+    """The tools of a task and of its taskset, which share the task's state."""
+
+    def __init__(self, name: str, state: Any) -> None:
+        self._name = name
+        self._state = state
+        self._servers: dict[str, tuple[Any, str]] = {}
+        """By the name that the policy calls: the server of the tool, and its name there."""
+        self.offered: list[Any] = []
+        """The tools, as verifiers states them."""
+        self.specs: tuple[ToolSpec, ...] = ()
+
+    @contextlib.asynccontextmanager
+    async def open(self, taskset: Any, task: Any) -> AsyncIterator[None]:
+        """Set the tools up for the task; they are closed after the block."""
+        toolsets = [*taskset.toolsets(taskset.config), *task.toolsets(task.config)]
+        async with contextlib.AsyncExitStack() as stack:
+            for toolset in toolsets:
+                await stack.enter_async_context(toolset._exit_stack)
+                await self._add(toolset, task)
+            chats = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                     for tool in self.offered]  # fmt: skip
+            self.specs = tuple(as_tool(chat, "tools", []) for chat in chats)
+            yield
+
+    async def _add(self, toolset: Any, task: Any) -> None:
+        config = toolset.config
+        runtime = getattr(config, "runtime", None)
+        if getattr(config, "url", None) or (runtime is not None and runtime.type != "subprocess"):
+            raise InputError(
+                f"{self._name} has tools that run in a container or on a server, which is not supported: play it with "
+                "verifiers itself, and record it with rolltrace.bridges.verifiers.record."
+            )
+
+        async def shared_state() -> Any:
+            return self._state
+
+        async def no_push(_before: bytes) -> None:  # the tool has changed the state itself
+            return
+
+        # A tool server gets the state over HTTP; here it is the same object.
+        toolset._pull_state, toolset._push_state = shared_state, no_push
+        await toolset.setup()
+        await toolset.setup_task(task.data)
+        server = import_module("mcp.server.mcpserver").MCPServer(toolset.server_name or type(toolset).__name__)
+        toolset.register(server)
+        prefix = f"{toolset.server_name}_" if toolset.server_name else ""
+        for tool in await server.list_tools():
+            self._servers[f"{prefix}{tool.name}"] = (server, tool.name)
+            self.offered.append(
+                import_module("verifiers.v1").Tool(
+                    name=f"{prefix}{tool.name}", description=tool.description or "", parameters=tool.input_schema
+                )
+            )
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> str | list[Any]:
+        """The result for the policy; that of a failed call is its error."""
+        if name not in self._servers:
+            return f"Error: {UnknownNameError.for_name('tool', name[:100], self._servers)}"
+        server, own_name = self._servers[name]
+        try:
+            result = await server.call_tool(own_name, dict(arguments))
+        except Exception as error:  # noqa: BLE001 - the policy gets the error
+            return f"Error: {error}"
+        to_chat = import_module("verifiers.v1.harnesses.utils.mcp").mcp_content_to_chat_content
+        content: str | list[Any] = to_chat(result.content)
+        return content
