@@ -273,11 +273,11 @@ def growing_run(folder: Path, rate: int, seconds: float) -> list[dict[str, Any]]
         writer.join()
     return [
         {
-            "growing": "age of the newest rollout before the page is renewed, median",
+            "growing": "age of a page before it is renewed, median",
             "figure": measure.median(ages),
             "unit": "s",
         },
-        {"growing": "age of the newest rollout before the page is renewed, most", "figure": max(ages), "unit": "s"},
+        {"growing": "age of a page before it is renewed, most", "figure": max(ages), "unit": "s"},
         {"growing": "CPU of the viewer", "figure": 100 * share, "unit": "% of a core"},
         {"growing": "memory of the viewer", "figure": peak, "unit": "MB"},
     ]
