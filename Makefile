@@ -8,6 +8,8 @@ INTEGRATIONS := .cache/integrations
 # litellm is tested with the version of `openai` before the current one.
 PACKAGES_agents := openai-agents
 PACKAGES_litellm := litellm "openai<3"
+# Its games are those of textarena.
+PACKAGES_tinker := "tinker-cookbook>=0.5.8,<0.6" textarena
 PACKAGES_trl := "trl>=1.16,<1.17"
 PACKAGES_verifiers := "verifiers>=0.4"
 PACKAGES_trackers := mlflow tensorboard trackio wandb
@@ -37,9 +39,10 @@ test-slow: browser web
 
 # The bridges, trackers and environments of others with the packages themselves, at their current releases, each in an
 # environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm trackers trl verifiers openenv gem)
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm tinker trackers trl verifiers openenv gem)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
+	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py
 	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers.py tests/envs/test_verifiers.py

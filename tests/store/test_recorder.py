@@ -500,11 +500,28 @@ LATE = {
     "send": lambda r: r.send(QUESTION),
     "observe": lambda r: r.observe(QUESTION),
     "grade": lambda r: r.grade(1.0),
+    "end_before_first_turn": lambda r: r.end_before_first_turn(1.0),
     "metric": lambda r: r.metric("a", 1),
     "call": lambda r: r.call(QUESTION, "yes"),
     "attach_tokens": lambda r: r.attach_tokens(0, rolltrace.Tokens((1,), (2,))),
 }
 """By the name of a method, a call of it that comes too late."""
+
+
+def test_an_env_that_is_over_before_the_first_turn(run):
+    """What it returned is the rollout's reward, with its numbers; other fields are refused."""
+    with run.rollout(**WHICH) as r:
+        r.send(QUESTION)
+        with pytest.raises(InputError, match="fields of EndedBeforeFirstTurn, got state"):
+            r.end_before_first_turn(0.5, state={})
+        r.end_before_first_turn(0.5, reward_data={"overflow": 1.0}, logs={"why": "too long"})
+        r.grade(0.25)
+        r.end("max_tokens")
+    [rollout] = recorded(run)
+    early = rollout.ended_before_first_turn
+    assert (early.reward, early.reward_data, early.logs) == (0.5, {"overflow": 1.0}, {"why": "too long"})
+    assert (rollout.reward, rollout.reward_so_far, rollout.steps) == (0.75, 0.75, ())
+    assert rollout.pending_messages == (Message("user", "2 + 2?"),)
 
 
 def test_what_comes_after_the_end_is_dropped_and_counted(run, caplog):

@@ -35,7 +35,7 @@ from rolltrace.trace.freeform import describe
 from rolltrace.trace.ids import new_id
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Outcome
 from rolltrace.trace.score import Grade
 from rolltrace.trace.sink import Sink
 from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
@@ -99,6 +99,7 @@ class RolloutRecorder:
         self._is_ahead = False
         """Whether messages were added that the last complete history does not have."""
         self._has_reward = False
+        self._early_reward = 0.0
         self._ended = False
         self._before_end: list[Callable[[], object]] = []
         self._outer: list[Token[RolloutRecorder | None]] = []
@@ -245,6 +246,16 @@ class RolloutRecorder:
         # The grade is encoded when it is set, so nothing is copied here.
         self._rollout_builder.grade = Grade(reward, reward_data, extra, reward_weights)  # type: ignore[arg-type]
 
+    def end_before_first_turn(self, reward: float, **fields: Any) -> None:
+        """Record what an env returned that was over before the first turn: the fields of `EndedBeforeFirstTurn`."""
+        if self._is_late("end_before_first_turn"):
+            return
+        if unknown := [name for name in fields if name not in EndedBeforeFirstTurn.__struct_fields__]:
+            raise InputError(f"Expected fields of EndedBeforeFirstTurn, got {', '.join(unknown)}.")
+        if self._records:
+            self._rollout_builder.end_before_first_turn(reward=reward, **fields)
+        self._early_reward, self._has_reward = float(reward), True
+
     def metric(self, name: str, value: float) -> None:
         """Record a number about the whole rollout."""
         if self._is_late("metric"):
@@ -370,7 +381,7 @@ class RolloutRecorder:
         self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: Any, ended_at: datetime | None
     ) -> Outcome:
         grade = self._rollout_builder.grade
-        so_far = float(sum(self._rollout_builder.rewards)) + (0.0 if grade is None else grade.reward)
+        so_far = self._early_reward + sum(self._rollout_builder.rewards) + (0.0 if grade is None else grade.reward)
         has_reward = self._has_reward or grade is not None
         status = Status.OK
         if error is not None:
