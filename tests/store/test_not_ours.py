@@ -168,12 +168,14 @@ def test_files_of_others_in_the_cache_stay(run):
     assert set(names) <= {path.name for path in (run / "cache").iterdir()}
 
 
-def test_file_whose_name_is_not_text(run):
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_file_whose_name_is_not_text(run, suffix):
     """It is reported, and every command goes on."""
-    (run / "rollouts" / os.fsdecode(b"\xff.txt")).touch()
+    segment = next((run / "rollouts").iterdir())
+    (run / "rollouts" / (os.fsdecode(b"\xff") + suffix)).write_bytes(segment.read_bytes())
     with open_run(run) as opened:
         assert opened.sql("select count(*) from rollouts").fetchall() == [(6,)]
-        assert [problem.file for problem in opened.problems] == ["rollouts/\\udcff.txt"]
+        assert [problem.file for problem in opened.problems] == [f"rollouts/\\udcff{suffix}"]
     for path in run.glob("*/*"):
         os.utime(path, (1, 1))  # so that the numbers of the listing are stored
     assert list_runs(run.parent).runs[0].rollouts == 6

@@ -100,7 +100,7 @@ class Cursor:
         if listing is None:
             return
         for name in listing.unexpected:
-            message = f"Expected a file whose name ends in {PLAIN_SUFFIX} or {COMPRESSED_SUFFIX}."
+            message = f"Expected a printable name that ends in {PLAIN_SUFFIX} or {COMPRESSED_SUFFIX}."
             file = f"{self._folder}/{name}".encode(errors="backslashreplace").decode()
             self._report_once(ReadError(file, None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
         for name in listing.segments if order is None else order(list(listing.segments)):

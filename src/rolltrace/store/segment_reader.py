@@ -106,7 +106,7 @@ class SegmentListing(NamedTuple):
     segments: dict[str, SegmentEntry]
     """By name without suffix, in the order in which they are read: by session, in the order of writing."""
     unexpected: list[str]
-    """Names that are not those of segments."""
+    """Names that are not those of segments: another suffix, or bytes that are not printable text."""
 
 
 def list_segments(files: RunFiles, folder: str) -> SegmentListing:
@@ -117,8 +117,8 @@ def list_segments(files: RunFiles, folder: str) -> SegmentListing:
         stem = strip_extension(file.name)
         if stem.startswith("."):
             continue
-        if stem == file.name:
-            unexpected.append(stem)
+        if stem == file.name or not stem.isprintable():
+            unexpected.append(file.name)
         elif stem not in segments:
             is_compressed = file.name.endswith(COMPRESSED_SUFFIX)
             segments[stem] = SegmentEntry(stem, SegmentName.parse(stem), file.size, is_compressed, file.is_regular)
