@@ -3,11 +3,8 @@
 import asyncio
 import inspect
 import json
-import math
-import threading
 
 import pytest
-from aiohttp import web
 
 import rolltrace
 from loopback import chat, serving
@@ -16,54 +13,11 @@ from rolltrace.errors import InputError
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
+from vf_endpoint import CALL, Endpoint, make_tokenizer, plain, rollouts_of
 
 vf = pytest.importorskip("verifiers.v1")
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
 pytestmark = [pytest.mark.core, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of what verifiers uses
-
-
-class Endpoint:
-    """A model that calls the tool and then answers; `script` replaces its next answers."""
-
-    def __init__(self):
-        self.script = []
-        self.bodies = []
-        self.hangs = threading.Event()
-        self.url = ""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        if request.method != "POST":
-            return web.json_response({"object": "list", "data": []})
-        body = await request.json()
-        self.bodies.append(body)
-        if request.path.endswith("/generate"):
-            return web.json_response(self.generate(body))
-        if body["model"] == "judge":
-            return completion("yes, it is")
-        step = self.script.pop(0) if self.script else None
-        if isinstance(step, int):
-            return web.json_response({"error": {"message": f"status {step}"}}, status=step)
-        if step == "hang":
-            self.hangs.set()
-            await asyncio.Event().wait()
-        if isinstance(step, dict):
-            return web.json_response({"id": "x", "created": 1, **step})
-        if body.get("tools") and not any(message["role"] == "tool" for message in body["messages"]):
-            return completion("", reasoning_content="I add.", tool_calls=[CALL])
-        return completion("It is 4.")
-
-    @staticmethod
-    def generate(body):
-        """The endpoint of vLLM that verifiers trains with: tokens in, tokens and log-probabilities out."""
-        tokens = [token % 50 + 10 for token in body["token_ids"][-3:]]
-        content = [{"token": f"token_id:{token}", "logprob": -1 / (token + math.pi)} for token in tokens]
-        choice = {"index": 0, "token_ids": tokens, "logprobs": {"content": content}, "finish_reason": "stop"}
-        return {"request_id": "g", "choices": [choice]}
-
-
-def completion(text, **fields):
-    return web.json_response({"id": "x", "created": 1, **chat(text, **fields)})
 
 
 @pytest.fixture
@@ -106,22 +60,6 @@ async def play(env, ctx, run, rollouts=1, tasks=1, **record_args):
     recording.undo()
     assert recording.failed == 0
     return episodes
-
-
-def rollouts_of(run):
-    assert run.flush()
-    return list(RunReader(run.path).rollouts())
-
-
-def plain(message):
-    """A message of verifiers as one of ours, by its fields."""
-    fields = message.model_dump(exclude_none=True)
-    calls = [
-        {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
-        for call in fields.pop("tool_calls", ())
-    ]
-    fields.setdefault("content", "")
-    return as_message({**fields, **({"tool_calls": calls} if calls else {})}, "", [])
 
 
 def assert_equals(rollout, trace, *, env="vf-sums"):
@@ -200,25 +138,6 @@ async def test_tokens_and_full_log_probabilities(run, endpoint, tmp_path):
     generated = [body["token_ids"] for body in endpoint.bodies if "token_ids" in body]
     assert [list(rollout.prompt_tokens(step.step)) for step in rollout.steps] == generated
     assert any(round(logprob, 4) != logprob for logprob in rollout.steps[0].tokens.logprobs)
-
-
-def make_tokenizer(path):
-    """A tokenizer that is trained on the spot, with a chat template."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["?", "<end>"], initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(["What is 1 + 1? Be brief."], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
-    fast.chat_template = (
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}<end>{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}"
-    )
-    fast.save_pretrained(path)
-    return path
 
 
 async def test_compaction_replaces_the_history(run, endpoint):

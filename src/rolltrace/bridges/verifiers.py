@@ -8,10 +8,13 @@ from importlib import import_module
 from typing import Any
 
 from rolltrace.bridges.guard import Guard
-from rolltrace.bridges.verifiers_trace import RecordedTrace, failure_fields
+from rolltrace.bridges.verifiers_tasks import to_verifiers
+from rolltrace.bridges.verifiers_trace import RecordedTrace, failure_fields, load_verifiers
 from rolltrace.errors import InputError
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
+
+__all__ = ["PrimeMonitor", "RecordedEnv", "record", "to_verifiers"]
 
 
 def record(env: Any, run: RunWriter, *, split: str = "train", iteration: int = 0) -> "RecordedEnv":
@@ -28,16 +31,6 @@ def record(env: Any, run: RunWriter, *, split: str = "train", iteration: int = 0
     if hasattr(vars(env).get("run_episode"), "rolltrace_recording"):
         raise InputError("This environment is being recorded already: call `undo()` of the first recording before.")
     return RecordedEnv(env, run, split, iteration)
-
-
-def load_verifiers() -> Any:
-    """The module `verifiers.v1`; raises `InputError` if it is not installed."""
-    try:
-        return import_module("verifiers.v1")
-    except ImportError as error:
-        raise InputError(
-            f"Expected the package verifiers of version 0.4 or newer: pip install 'verifiers>=0.4'. ({error})"
-        ) from error
 
 
 class RecordedEnv:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from rolltrace.errors import InputError
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.stop_reasons import FINISH_REASONS, Layer, StoppedBy, StopReason
@@ -28,6 +29,16 @@ _LAYERS = {
     "InterceptionError": Layer.RUNNER,
     "TunnelError": Layer.RUNNER,
 }
+
+
+def load_verifiers() -> Any:
+    """The module `verifiers.v1`; raises `InputError` if it is not installed."""
+    try:
+        return import_module("verifiers.v1")
+    except ImportError as error:
+        raise InputError(
+            f"Expected the package verifiers of version 0.4 or newer: pip install 'verifiers>=0.4'. ({error})"
+        ) from error
 
 
 class RecordedTrace:
@@ -164,6 +175,12 @@ def _tokens(path: Sequence[Any]) -> Tokens | None:
     response = node.token_ids[first:]
     logprobs = tuple(node.logprobs) if len(node.logprobs) == len(response) else None
     return Tokens(prompt=tuple(prompt), response=tuple(response), logprobs=logprobs)
+
+
+def tokens_of_last_call(trace: Any) -> Tokens | None:
+    """The tokens of the last answer in a trace, if verifiers has them."""
+    node = trace.calls[-1].node if trace.calls else None
+    return None if node is None else _tokens([trace.nodes[number] for number in _path(trace.nodes, node)])
 
 
 def _tool(tool: Any) -> dict[str, Any]:
