@@ -42,7 +42,7 @@ test-slow: browser web
 test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm tinker trackers trl verifiers openenv gem)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
-	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py
+	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py tests/bridges/test_tinker_envs.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py
 	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers*.py tests/envs/test_verifiers.py

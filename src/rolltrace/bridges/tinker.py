@@ -1,10 +1,11 @@
-"""Records what tinker-cookbook plays: one wrapper around a dataset builder, a dataset or an env group builder."""
+"""The bridge to tinker-cookbook: `record` what it plays, by one wrapper, and train on our environments: `to_tinker`."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from rolltrace.bridges.tinker_group import Group, Place, Recording, State, trainer
+from rolltrace.bridges.tinker_envs import to_tinker
+from rolltrace.bridges.tinker_group import Group, Place, Plays, Recording, State
 from rolltrace.bridges.tinker_package import (
     Env,
     EnvGroupBuilder,
@@ -16,6 +17,8 @@ from rolltrace.bridges.tinker_package import (
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.ids import new_id
+
+__all__ = ["record", "to_tinker"]
 
 _group: ContextVar[Group | None] = ContextVar("rolltrace_tinker_group", default=None)
 
@@ -119,8 +122,7 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
     def __init__(self, inner: EnvGroupBuilder, recording: Recording, place: Place) -> None:
         self.inner = inner
         self.recording = recording
-        self._place = place
-        self._plays: dict[int | None, int] = {}
+        self._plays = Plays(place)
         self._open: list[Group] = []
         """The groups that are being played."""
 
@@ -130,16 +132,7 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
         return getattr(self.inner, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecordedEnvGroupBuilder, (self.inner, self.recording, self._next_place())
-
-    def _next_place(self) -> Place:
-        """The place of the next play, here or in the process that gets a copy."""
-        iteration = trainer.evaluation if self._place.iteration is None else self._place.iteration
-        plays = self._plays[iteration] = self._plays.get(iteration, 0) + 1
-        if iteration is None:  # an evaluation by hand
-            return self._place._replace(iteration=plays - 1)
-        group = self._place.group if plays == 1 else f"{self._place.group}#{plays}"
-        return self._place._replace(iteration=iteration, group=group)
+        return RecordedEnvGroupBuilder, (self.inner, self.recording, self._plays.next())
 
     def _playing(self) -> Group | None:
         """The group that this task plays; in a task that did not make it, the only one there is."""
@@ -158,7 +151,7 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
     def _watch(self, envs: Sequence[Env]) -> None:
         group = _group.get()
         if group is None or group not in self._open:
-            group = Group(self.inner, self.recording, self._next_place())
+            group = Group(self.inner, self.recording, self._plays.next())
             self._open.append(group)
             _group.set(group)
         group.add(envs)

@@ -27,6 +27,23 @@ class Place(NamedTuple):
     group: str
 
 
+class Plays:
+    """Gives each play of a group builder a place of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._counts: dict[int | None, int] = {}
+
+    def next(self) -> Place:
+        """The place of the next play, here or in the process that gets a copy of the builder."""
+        iteration = trainer.evaluation if self._place.iteration is None else self._place.iteration
+        count = self._counts[iteration] = self._counts.get(iteration, 0) + 1
+        if iteration is None:  # an evaluation by hand
+            return self._place._replace(iteration=count - 1)
+        group = self._place.group if count == 1 else f"{self._place.group}#{count}"
+        return self._place._replace(iteration=iteration, group=group)
+
+
 class Recording:
     """What all wrappers that one call of `record` makes share."""
 
@@ -194,8 +211,8 @@ def _uninstall() -> None:
 
 
 async def _recorded_rollout(original: Callable[..., Awaitable[Any]], policy: Any, env: Env) -> Any:
-    recording = recording_of(env)
-    return await (original(policy, env) if recording is None else recording.play(original, policy))
+    recording = env if hasattr(env, "rolltrace_play") else recording_of(env)
+    return await (original(policy, env) if recording is None else recording.rolltrace_play(original, policy))
 
 
 async def _recorded_group(original: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:

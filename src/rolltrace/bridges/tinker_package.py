@@ -10,6 +10,8 @@ try:
     from tinker import ModelInput as ModelInput
     from tinker_cookbook.completers import TokenCompleter as TokenCompleter
     from tinker_cookbook.renderers.base import Renderer as Renderer
+    from tinker_cookbook.renderers.base import ToolCall as ToolCall
+    from tinker_cookbook.renderers.base import UnparsedToolCall as UnparsedToolCall
     from tinker_cookbook.renderers.base import classify_parse_failure as classify_parse_failure
     from tinker_cookbook.rl import rollouts as rollouts
     from tinker_cookbook.rl.rollout_runner import TRUNCATION_METRIC_KEY as TRUNCATION_METRIC_KEY

@@ -7,7 +7,16 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from rolltrace.bridges.guard import Guard
-from rolltrace.bridges.tinker_package import Renderer
+from rolltrace.bridges.tinker_package import (
+    EncodedTextChunk,
+    Renderer,
+    ToolCall,
+    UnparsedToolCall,
+    classify_parse_failure,
+)
+from rolltrace.trace.content_parts import content_to_openai
+from rolltrace.trace.message import Message
+from rolltrace.trace.stop_reasons import Termination
 
 _METHODS = ("build_generation_prompt", "parse_response")
 _watched: "list[weakref.ref[Any]]" = []
@@ -79,3 +88,69 @@ def _recorded_parse(original: Callable[..., Any], response: list[int], *args: An
     if (listener := listening.get()) is not None:
         listener.guard(listener.parsed, response, parsed)
     return parsed
+
+
+class Response(NamedTuple):
+    """A response as a renderer reads it; named as the fields of a step."""
+
+    response: Any
+    termination: Termination
+    parse_error: str | None = None
+    raw: str | None = None
+    """Its text, where the message does not have it."""
+
+
+def read_response(
+    renderer: Renderer, tokens: Sequence[int], is_cut: bool, stop: Any = None, parsed: tuple[Any, Any] | None = None
+) -> Response:
+    """Read a response, or what the env parsed of it. `is_cut` says that the token limit ended it.
+
+    `stop` are the signs that sampling was to end at. Where they are not those of the renderer, it cannot know that a
+    response ended well.
+    """
+    if parsed is None:
+        try:
+            parsed = type(renderer).parse_response(renderer, list(tokens))
+        except Exception as error:  # noqa: BLE001 - a renderer may refuse what was sampled
+            termination = Termination.LENGTH if is_cut else Termination.MALFORMED
+            text = str(renderer.tokenizer.decode(list(tokens)))
+            return Response({"role": "assistant", "content": text}, termination, f"{type(error).__name__}: {error}")
+    message, ended = parsed
+    termination = Termination(str(ended))
+    failure = classify_parse_failure(message, ended)
+    if termination is Termination.MALFORMED and (is_cut or stop not in (None, list(renderer.get_stop_sequences()))):
+        termination, failure = Termination.STOP_SEQUENCE, None
+    is_plain = failure is None and isinstance(message["content"], str)
+    return Response(
+        message,
+        Termination.LENGTH if is_cut else termination,
+        None if failure is None else failure[1],
+        None if is_plain else str(renderer.tokenizer.decode(list(tokens))),
+    )
+
+
+def token_ids(prompt: Any) -> tuple[int, ...]:
+    """The ids of the text in a prompt, without its images."""
+    texts = [chunk.tokens for chunk in prompt.chunks if isinstance(chunk, EncodedTextChunk)]
+    return tuple(token for tokens in texts for token in tokens)
+
+
+def to_chat(message: Message) -> dict[str, Any]:
+    """A message of ours as one of tinker-cookbook."""
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning is not None or message.parts:
+        parts: list[dict[str, Any]] = [{"type": "thinking", "thinking": message.reasoning}] if message.reasoning else []
+        parts += content_to_openai(message) if message.parts else [{"type": "text", "text": message.content}]
+        chat["content"] = [
+            {"type": "image", "image": part["image_url"]["url"]} if part["type"] == "image_url" else part
+            for part in parts
+        ]
+    if good := [call for call in message.tool_calls if call.error is None]:
+        chat["tool_calls"] = [
+            ToolCall(id=call.id, function=ToolCall.FunctionBody(name=call.name, arguments=call.arguments))
+            for call in good
+        ]
+    if bad := [call for call in message.tool_calls if call.error is not None]:
+        chat["unparsed_tool_calls"] = [UnparsedToolCall(raw_text=one.arguments, error=str(one.error)) for one in bad]
+    names = {"tool_call_id": message.tool_call_id, "name": message.name}
+    return {**chat, **{name: value for name, value in names.items() if value is not None}}

@@ -7,19 +7,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial, update_wrapper
-from typing import Any
+from typing import Any, Protocol
 
 from rolltrace.bridges.guard import Guard
 from rolltrace.bridges.tinker_package import (
     STOP_METRIC_PREFIX,
     TRUNCATION_METRIC_KEY,
-    EncodedTextChunk,
     InitialObservationOverflow,
     Renderer,
     TokenCompleter,
-    classify_parse_failure,
 )
-from rolltrace.bridges.tinker_renderers import Rendered, listening, renderers_of
+from rolltrace.bridges.tinker_renderers import Rendered, listening, read_response, renderers_of, token_ids
 from rolltrace.bridges.tinker_state import read_state
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.recorder import RolloutRecorder
@@ -47,12 +45,13 @@ class Mark:
     """The reward that is recorded."""
 
 
-class _Turn:
+class Turn:
     """One turn: what was sampled from, then what was sampled, then what the env made of it."""
 
-    def __init__(self, prompt: Any, sampling: dict[str, Any] | None) -> None:
+    def __init__(self, prompt: Any, stop: Any = None, sampling: dict[str, Any] | None = None) -> None:
         self.prompt = prompt
         self.sampling = sampling
+        self.stop = stop
         self.extra: dict[str, Any] = {}
         self.seconds: float | None = None
         self.tokens: tuple[int, ...] | None = None
@@ -92,7 +91,7 @@ class EnvRecording:
         self._observation: Any = None
         self._rendered: list[Rendered] = []
         self._renderer: Renderer | None = None
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
         self._steps = 0
         self._without_logprobs: list[int] = []
         self._failure: EnvFailure | None = None
@@ -116,13 +115,13 @@ class EnvRecording:
 
     # While it is played
 
-    async def play(self, rollout: Callable[..., Awaitable[Any]], policy: TokenCompleter) -> Any:
+    async def rolltrace_play(self, rollout: Callable[..., Awaitable[Any]], policy: TokenCompleter) -> Any:
         """Play the whole rollout with the function of tinker-cookbook that does."""
         token = listening.set(self)
         self.is_watched = True
         self.guard(self.begin)
         try:
-            trajectory = await rollout(_WatchedPolicy(policy, self), self.env)
+            trajectory = await rollout(WatchedPolicy(policy, self), self.env)
         except BaseException as error:
             self.guard(self._set_over, error)
             raise
@@ -171,15 +170,15 @@ class EnvRecording:
             self.recorder.call_before_end(self._record_rest)
             self.mark = Mark(self._run.run, self.recorder.id)
 
-    def sample(self, prompt: Any, stop: Any, policy: TokenCompleter, max_tokens: int | None) -> _Turn:
+    def sample(self, prompt: Any, stop: Any, policy: TokenCompleter, max_tokens: int | None) -> Turn:
         """The policy is asked."""
         limits = [limit for limit in (max_tokens, getattr(policy, "max_tokens", None)) if limit is not None]
         sampling = {"temperature": getattr(policy, "temperature", None), "max_tokens": min(limits, default=None)}
-        sampling["stop" if all(isinstance(one, str) for one in stop) else "stop_token_ids"] = list(stop)
+        sampling["stop" if all(isinstance(one, str) for one in stop) else "stoptoken_ids"] = list(stop)
         self._observation = prompt
-        return self._new_turn(sampling)
+        return self._new_turn(list(stop), sampling)
 
-    def sample_failed(self) -> None:
+    def sample_failed(self, error: BaseException) -> None:
         """The policy raised."""
         self._layer = Layer.POLICY
 
@@ -192,8 +191,8 @@ class EnvRecording:
         if self._turn is not None and self._turn.tokens == tuple(tokens):
             self._turn.parsed = parsed
 
-    def _new_turn(self, sampling: dict[str, Any] | None) -> _Turn:
-        self._turn = turn = _Turn(self._observation, sampling)
+    def _new_turn(self, stop: Any = None, sampling: dict[str, Any] | None = None) -> Turn:
+        self._turn = turn = Turn(self._observation, stop, sampling)
         if self.recorder is not None:
             self.recorder.send(self._messages(turn.prompt, turn.extra))
         return turn
@@ -207,17 +206,22 @@ class EnvRecording:
                 extra["prefill"] = known.prefill
             return known.messages
         extra["prompt_from"] = "tokens"
-        return [{"role": "user", "content": self._decode(_token_ids(prompt))}]
+        return [{"role": "user", "content": self._decode(token_ids(prompt))}]
 
     def _decode(self, tokens: Sequence[int]) -> str:
+        renderer = self._find_renderer()
+        return str(list(tokens)) if renderer is None else str(renderer.tokenizer.decode(list(tokens)))
+
+    def _find_renderer(self) -> Renderer | None:
+        """The renderer of the last prompt; else the first that the env has."""
         if self._renderer is None:
             self._renderer = next(iter(renderers_of(self.env)), None)
-        return str(list(tokens)) if self._renderer is None else str(self._renderer.tokenizer.decode(list(tokens)))
+        return self._renderer
 
     def _act(self, action: Sequence[int], extra: Mapping[str, Any] | None) -> None:
         turn = self._turn
         if turn is None or turn.tokens is not None:  # the policy is not watched
-            turn = self._new_turn(None)
+            turn = self._new_turn()
         turn.tokens = tuple(action)
         turn.is_cut = (extra or {}).get("stop_reason") == "length"
 
@@ -234,7 +238,7 @@ class EnvRecording:
         if turn.logprobs is None:
             self._without_logprobs.append(self._steps)
         elif self._run.recording.tokens:
-            fields["tokens"] = Tokens(_token_ids(turn.prompt), turn.tokens, turn.logprobs)
+            fields["tokens"] = Tokens(token_ids(turn.prompt), turn.tokens, turn.logprobs)
         recorder.step(
             None, **self._response(turn), **fields, extra=turn.extra, sampling=turn.sampling, seconds=turn.seconds,
             env_state=self._env_state(), usage=Usage(turn.prompt.length, len(turn.tokens)),
@@ -249,35 +253,11 @@ class EnvRecording:
         state = redact_mapping(read_state(self.env))
         return {name: value for name, value in state.items() if name not in self._start or self._start[name] != value}
 
-    def _response(self, turn: _Turn) -> dict[str, Any]:
-        """The message, how it ended, why it could not be read, and its text where the message does not have it."""
-        tokens = list(turn.tokens or ())
-        fields: dict[str, Any] = {"termination": Termination.LENGTH} if turn.is_cut else {}
-        parsed = turn.parsed
-        if parsed is None:
-            text = self._decode(tokens)
-            if self._renderer is None:
-                return {"response": text, **fields}
-            try:
-                parsed = type(self._renderer).parse_response(self._renderer, tokens)
-            except Exception as error:  # noqa: BLE001 - a renderer may refuse what was sampled
-                parse_error = f"{type(error).__name__}: {error}"
-                return {"response": text, "termination": Termination.MALFORMED, "parse_error": parse_error, **fields}
-        message, ended = parsed
-        termination = Termination(str(ended))
-        failure = classify_parse_failure(message, ended)
-        if termination is Termination.MALFORMED and not turn.is_cut and self._has_own_stop(turn):
-            termination, failure = Termination.STOP_SEQUENCE, None
-        if failure is not None and not (turn.is_cut and not ended.is_clean):
-            fields["parse_error"] = failure[1]
-        if failure is not None or not isinstance(message["content"], str):
-            fields["raw"] = self._decode(tokens)
-        return {"response": message, "termination": termination, **fields}
-
-    def _has_own_stop(self, turn: _Turn) -> bool:
-        """Whether sampling ended at a sign of the env, which its renderer does not know as the end of a turn."""
-        stop = (turn.sampling or {}).get("stop", (turn.sampling or {}).get("stop_token_ids"))
-        return stop is not None and self._renderer is not None and stop != list(self._renderer.get_stop_sequences())
+    def _response(self, turn: Turn) -> dict[str, Any]:
+        renderer, tokens = self._find_renderer(), turn.tokens or ()
+        if renderer is None:
+            return {"response": self._decode(tokens), "termination": Termination.LENGTH if turn.is_cut else None}
+        return read_response(renderer, tokens, turn.is_cut, turn.stop, turn.parsed)._asdict()
 
     # When it is over
 
@@ -342,13 +322,25 @@ class EnvRecording:
             if step < len(transitions):
                 taken = transitions[step]
                 logprobs = None if taken.ac.maybe_logprobs is None else tuple(taken.ac.maybe_logprobs)
-                recorder.attach_tokens(step, Tokens(_token_ids(taken.ob), tuple(taken.ac.tokens), logprobs))
+                recorder.attach_tokens(step, Tokens(token_ids(taken.ob), tuple(taken.ac.tokens), logprobs))
 
 
-class _WatchedPolicy(TokenCompleter):
+class Sampled(Protocol):
+    """What is told what a policy samples."""
+
+    guard: Guard
+
+    def sample(self, prompt: Any, stop: Any, policy: TokenCompleter, max_tokens: int | None) -> Turn:
+        """The policy is asked."""
+
+    def sample_failed(self, error: BaseException) -> None:
+        """The policy raised."""
+
+
+class WatchedPolicy(TokenCompleter):
     """A policy whose answers are recorded."""
 
-    def __init__(self, policy: TokenCompleter, recording: EnvRecording) -> None:
+    def __init__(self, policy: TokenCompleter, recording: Sampled) -> None:
         self._policy = policy
         self._recording = recording
 
@@ -356,13 +348,14 @@ class _WatchedPolicy(TokenCompleter):
         return getattr(self._policy, name)
 
     async def __call__(self, model_input: Any, stop: Any, **kwargs: Any) -> Any:
+        """Sample."""
         recording, guard = self._recording, self._recording.guard
         turn = guard(recording.sample, model_input, stop, self._policy, kwargs.get("max_tokens"))
         started = time.perf_counter()
         try:
             answer = await self._policy(model_input, stop, **kwargs)
-        except BaseException:
-            recording.sample_failed()
+        except BaseException as error:
+            guard(recording.sample_failed, error)
             raise
         if turn is not None:
             turn.seconds = time.perf_counter() - started
@@ -380,12 +373,6 @@ def split_metrics(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     """The numbers behind a reward, and those that the runner adds to the last turn, about the whole rollout."""
     late = {name for name in metrics if name.startswith(STOP_METRIC_PREFIX) or name == TRUNCATION_METRIC_KEY}
     return {name: value for name, value in metrics.items() if name not in late}, {name: metrics[name] for name in late}
-
-
-def _token_ids(prompt: Any) -> tuple[int, ...]:
-    """The ids of the text in a prompt, without its images."""
-    texts = [chunk.tokens for chunk in prompt.chunks if isinstance(chunk, EncodedTextChunk)]
-    return tuple(token for tokens in texts for token in tokens)
 
 
 async def _recorded_observation(
