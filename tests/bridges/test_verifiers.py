@@ -3,6 +3,9 @@
 import asyncio
 import inspect
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -400,3 +403,13 @@ def test_the_methods_that_are_replaced():
     assert "_on_change" in Trace.__private_attributes__
     assert callable(Trace.watch)
     assert isinstance(Trace.pending, property)
+
+
+def test_the_benchmark_runs():
+    """It prints one object with the figures of this bridge."""
+    script = Path(__file__).parents[2] / "benchmarks" / "bridges.py"
+    command = [sys.executable, "-W", "ignore", str(script), "--quick", "--json", "verifiers"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    [[row]] = json.loads(ran.stdout)["figures"].values()
+    assert row["a rollout, ms"] > 0

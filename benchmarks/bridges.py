@@ -1,0 +1,139 @@
+"""What a bridge costs: CPU time of a framework's own rollouts with and without the record, in alternating rounds.
+
+Name the frameworks to measure; each must be installed. One function per framework.
+"""
+
+import asyncio
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import measure
+
+import rolltrace
+
+
+def alternate(rounds: int, play: Callable[[bool], float]) -> dict[str, Any]:
+    """CPU seconds of a rollout by `play`, which is told whether to record, as medians of both ways."""
+    measure.warm_allocator()
+    play(False), play(True)  # what is imported or made once
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(2 * rounds):
+        records = bool(number % 2)
+        times[records].append(play(records))
+    without, recorded = measure.median(times[False]), measure.median(times[True])
+    return {
+        "a rollout, ms": 1000 * without,
+        "the record, ms": 1000 * max(0.0, recorded - without),
+        "share": max(0.0, recorded / without - 1),
+    }
+
+
+def verifiers(folder: Path, quick: bool) -> dict[str, Any]:
+    """Episodes of three turns with a harness in the process, which is the least that verifiers can take."""
+    from rolltrace.bridges.verifiers import record
+
+    vf, env = _verifiers_env()
+    rollouts = 2 if quick else 40
+
+    async def serve_and_play(records: bool) -> float:
+        from aiohttp import web
+
+        async def answer(request: web.Request) -> web.Response:
+            await request.read()
+            message = {"role": "assistant", "content": words.words(130)}
+            usage = {"prompt_tokens": 400, "completion_tokens": 200, "total_tokens": 600}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            fields = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
+            return web.json_response({**fields, "choices": [choice], "usage": usage})
+
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        server = web.AppRunner(app, access_log=None)
+        await server.setup()
+        await web.TCPSite(server, "127.0.0.1", 0).start()
+        client = vf.EvalClientConfig(base_url=f"http://127.0.0.1:{server.addresses[0][1]}/v1", api_key_var="NO_KEY")
+        context = vf.ModelContext(model="m", client=client)
+        recording = record(env, run) if records else None
+        try:
+            async with env.serving():
+                [task] = env.taskset
+                started = time.process_time()
+                for slot in env.slots(task, rollouts):
+                    await env.run_slot(slot, context)
+                run.flush()
+                return (time.process_time() - started) / rollouts
+        finally:
+            if recording is not None:
+                recording.undo()
+            await server.cleanup()
+
+    words = measure.MarkovText()
+    with rolltrace.create_run(folder / "run") as run:
+        return alternate(1 if quick else 15, lambda records: asyncio.run(serve_and_play(records)))
+
+
+def _verifiers_env() -> tuple[Any, Any]:
+    """verifiers, and an environment of one task whose harness asks three times."""
+    import httpx
+    import verifiers.v1 as vf
+
+    class Task(vf.Task[vf.TaskData]):
+        @vf.reward
+        async def letters(self, trace: Any) -> float:
+            return float(len(trace.last_reply))
+
+    class Taskset(vf.Taskset[Task, vf.TasksetConfig]):
+        def load(self) -> Iterator[Any]:
+            yield Task(vf.TaskData(name="t", prompt="Tell me something."))
+
+    class Harness(vf.Harness[vf.HarnessConfig]):
+        EXECUTES_CODE = NEEDS_CONTAINER = False
+
+        async def launch(
+            self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: Any
+        ) -> Any:
+            messages = [{"role": "user", "content": data.prompt}]
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {secret}"}) as client:
+                for _ in range(3):
+                    body = {"model": "m", "messages": messages}
+                    answer = await client.post(f"{endpoint}/chat/completions", json=body)
+                    messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+            return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+    module: Any = ModuleType("bench_tasks")
+    module.__spec__ = vf.__spec__
+    module.Taskset, module.Harness, module.__all__ = Taskset, Harness, ["Taskset", "Harness"]
+    sys.modules["bench_tasks"] = module
+    logging.getLogger("verifiers").setLevel(logging.ERROR)
+    agent = {"runtime": {"type": "subprocess"}}
+    return vf, vf.load_environment(vf.resolve_env_config({"taskset": {"id": "bench_tasks"}, "agent": agent}))
+
+
+FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"verifiers": verifiers}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print a table."""
+    parser = measure.parser(__doc__)
+    parser.add_argument("frameworks", nargs="+", choices=FRAMEWORKS, metavar="FRAMEWORK")
+    options = parser.parse_args(arguments)
+    rows = []
+    for name in options.frameworks:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append({"framework": name, **FRAMEWORKS[name](Path(folder), options.quick)})
+    tables = {"CPU time of a rollout, and of its record": rows}
+    report = {
+        "benchmark": "bridges", **measure.machine(), "figures": tables,
+        "parameters": {"frameworks": options.frameworks},
+    }  # fmt: skip
+    measure.print_report(report, tables, options.json)
+
+
+if __name__ == "__main__":
+    main()
