@@ -834,6 +834,30 @@ def test_an_env_without_a_renderer(run, seen):
     recorded.undo()
 
 
+class Judged(ArithmeticEnv):
+    """Asks a judge with the renderer of the policy, before and after it reads the answer."""
+
+    async def step(self, action, *, extra=None):
+        self.ask_judge()
+        result = await super().step(action, extra=extra)
+        self.ask_judge()
+        return result
+
+    def ask_judge(self):
+        self.renderer.build_generation_prompt([{"role": "user", "content": "Is this right?"}])
+        self.renderer.parse_response(self.renderer.tokenizer.encode("Yes.<|im_end|>"))
+
+
+def test_an_env_that_renders_and_parses_for_others_too(run, seen):
+    """What is recorded is the policy's own prompt and response."""
+    renderer = make_renderer(RENDERER)
+    recorded = record(problems(renderer, 4, Judged), run)
+    play(recorded, Policy())
+    for one in match(read(run), seen):
+        assert_same(renderer, *one)
+    recorded.undo()
+
+
 def board_of(env):
     """The state of a game, for the test below."""
     return {"board": env.coordinator.state.game_state["board"], "api_key": "sk-abc"}

@@ -7,8 +7,10 @@ pytest.importorskip("tinker_cookbook")
 import asyncio
 import pickle
 import re
+from pathlib import Path
 
 import tinker
+from tinker_cookbook import tokenizer_utils
 from tinker_cookbook.rl import rollouts, train
 from tinker_cookbook.rl.rollout_strategy import MinViableGroup, RetryOnFailure
 from tinker_cookbook.rl.types import RLDatasetBuilder
@@ -18,7 +20,7 @@ import rolltrace.envs.registry
 from rolltrace.bridges.tinker import to_tinker
 from rolltrace.errors import InputError
 from rolltrace.testing.noisy import NoisyPolicy
-from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer
+from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer, make_tokenizer
 
 ROLES = {"grader": NoisyPolicy()}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "EXPRESSION"}}\n</tool_call>'
@@ -233,3 +235,21 @@ def test_a_renderer_without_tools_is_refused(run):
     [rollout] = read(run)
     assert (rollout.status, rollout.error.layer) == ("error", "policy")
     dataset.undo()
+
+
+def test_the_guide_runs(tmp_path, monkeypatch, capsys):
+    """The guide's blocks are one program: it trains on their environment, then on ours."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "tinker-cookbook.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tinker, "ServiceClient", ServiceClient(Answers()))
+    tokenizer_utils.register_tokenizer("Qwen/Qwen3-8B", make_tokenizer)
+    try:
+        exec(compile(code, "guide", "exec"), {"__name__": "__main__"})
+    finally:
+        tokenizer_utils.unregister_tokenizer("Qwen/Qwen3-8B")
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("(", "0 could"))]
+    assert shown[0] == "0 could not be recorded"
+    assert [eval(line)[:3] for line in shown[1:]] == [
+        (env, iteration, 8) for env in ("ArithmeticEnv", "calculator") for iteration in (0, 1)
+    ]
