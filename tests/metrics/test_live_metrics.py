@@ -86,11 +86,13 @@ def test_an_iteration_waits_for_its_rollouts_in_flight(tmp_path):
     with rolltrace.create_run(tmp_path / "run") as run:
         metrics = rolltrace.log_metrics(run, to=[tracker])
         with run.rollout(env="sums", task="2", group="2", index=0, iteration=0) as slow:
-            play(run, 0)
-            play(run, 1)
+            for iteration in range(2):
+                play(run, iteration)
+                play(run, iteration, split="test")
+            assert tracker.wait_for(1) == [(0, ["test"])]
             slow.step("1 + 1?", "2", 1.0)
-        tracker.wait_for(1)
-    assert [step for step, _ in tracker.calls] == [0, 1]
+        assert tracker.wait_for(2)[1:] == [(0, ["train"])]
+    assert tracker.calls[2:] == [(1, ["test", "train"])]
     assert tracker.steps[0]["rollout/train/rollouts"] == 3
     assert metrics.failed == 0
 
@@ -229,8 +231,8 @@ def test_a_forked_process_does_not_log(tmp_path):
         child = os.fork()
         if not child:
             play(run, 0, group="2")
-            run.close()
-            os._exit(len(tracker.calls))
+            run.flush()
+            os._exit(len(run.observers) + len(tracker.calls))
         assert os.waitpid(child, 0)[1] == 0
         play(run, 0)
     assert tracker.steps[0]["rollout/train/rollouts"] == 4
@@ -323,10 +325,22 @@ def test_the_command_logs(tmp_path, trackio):
     assert project == "my secret place"
     assert name.startswith("run-")
     assert tracker.steps == recorded(tmp_path / "run")
-    assert trackio.context_vars.current_run.get() is None
     assert b"secret place" not in b"".join(
         path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
     )
+
+
+def test_a_tracker_run_of_our_own_is_not_the_current_one(tmp_path, trackio):
+    """A program does not get our run as its current one; we use its own if it has one, and leave that open."""
+    with rolltrace.create_run(tmp_path / "run") as run:
+        rolltrace.log_metrics(run, "trackio")
+        assert trackio.context_vars.current_run.get() is None
+        play(run, 0)
+    own = trackio.init("mine", name="mine", config={}, resume="never", embed=False)
+    rolltrace.log_metrics(tmp_path / "run", "trackio")
+    assert own.steps == recorded(tmp_path / "run")
+    assert not own.is_closed
+    assert len(trackio.runs) == 2
 
 
 def test_a_resumed_command_logs(tmp_path, trackio):
