@@ -47,14 +47,18 @@ def read_tensorboard(folder):
     return steps
 
 
+def mlflow_runs():
+    client = importlib.import_module("mlflow").MlflowClient()
+    return client.search_runs([one.experiment_id for one in client.search_experiments()])
+
+
 def read_mlflow(folder):
     client = importlib.import_module("mlflow").MlflowClient()
     steps = defaultdict(dict)
-    for experiment in client.search_experiments():
-        for run in client.search_runs([experiment.experiment_id]):
-            for name in run.data.metrics:
-                for metric in sorted(client.get_metric_history(run.info.run_id, name), key=lambda one: one.timestamp):
-                    steps[metric.step][name] = metric.value
+    for run in mlflow_runs():
+        for name in run.data.metrics:
+            for metric in sorted(client.get_metric_history(run.info.run_id, name), key=lambda one: one.timestamp):
+                steps[metric.step][name] = metric.value
     return steps
 
 
@@ -159,8 +163,7 @@ def test_a_resumed_run_continues_its_line(tmp_path, to):
             play(run, iteration)
     assert READERS[to](tmp_path) == recorded(tmp_path / "run")
     if to == "mlflow":
-        client = importlib.import_module("mlflow").MlflowClient()
-        [run] = client.search_runs([one.experiment_id for one in client.search_experiments()])
+        [run] = mlflow_runs()
         assert run.info.status == "FINISHED"
     elif to == "trackio":
         assert len(importlib.import_module("trackio.sqlite_storage").SQLiteStorage.get_runs("rolltrace")) == 1
@@ -233,6 +236,7 @@ def test_the_run_of_the_program_is_used_and_left_open(tmp_path, to):
         assert package.active_run().info.status == "RUNNING"
         package.log_metric("my/loss", 0.5, step=1)
         package.end_run()
+        assert len(mlflow_runs()) == 1
     assert READERS[to](tmp_path) == {**recorded(tmp_path / "run"), 1: {"my/loss": 0.5}}
 
 
