@@ -44,7 +44,7 @@ test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm tinker t
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py tests/bridges/test_tinker_envs.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
-	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py
+	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py tests/bridges/test_trl_envs.py
 	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers*.py tests/envs/test_verifiers.py
 	$(INTEGRATIONS)/openenv/bin/python -m pytest tests/envs/test_openenv.py
 	$(INTEGRATIONS)/gem/bin/python -m pip install --quiet --no-deps gem-llm

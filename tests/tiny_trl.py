@@ -1,9 +1,12 @@
-"""A tiny, randomly initialised model with a tokenizer and a chat template with tools, for the trainers of TRL."""
+"""A tiny, randomly initialised model with a tokenizer and tools for TRL, and trainers that keep what they saw."""
 
+import copy
 import os
 from pathlib import Path
 
 import pytest
+
+import rolltrace
 
 os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="0")
 
@@ -74,3 +77,70 @@ def add(a: int, b: int) -> int:
 
     """
     return a + b
+
+
+class Spy:
+    """Keeps a copy of what the methods of a trainer return, for comparison."""
+
+    def _generate(self, prompts):
+        generated = super()._generate(prompts)
+        self.__dict__.setdefault("seen", []).append({"prompts": prompts, "generated": copy.deepcopy(generated)})
+        return generated
+
+    def _calculate_rewards(self, *args):
+        rewards = super()._calculate_rewards(*args)
+        self.seen[-1]["rewards"] = rewards.clone()
+        return rewards
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.seen[-1].update(advantages=output["advantages"].clone(), output=output)
+        return output
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self.seen[-1].setdefault("logps", []).append((args[1].clone(), result[0].detach().clone()))
+        return result
+
+
+class SpiedGRPO(Spy, trl.GRPOTrainer):
+    """A `GRPOTrainer` that keeps what it saw."""
+
+
+class SpiedRLOO(Spy, trl.RLOOTrainer):
+    """An `RLOOTrainer` that keeps what it saw."""
+
+
+def rollouts_of(run):
+    """The rollouts, with their scores, in the order of their places."""
+    assert run.flush()
+    found = rolltrace.open_run(run.path).rollouts()
+    return sorted(found, key=lambda rollout: (rollout.split, rollout.iteration, int(rollout.group), rollout.index))
+
+
+def score(rollout, name):
+    """The score of this name, which there is once."""
+    [found] = [one for one in rollout.scores if one.name == name]
+    return found
+
+
+def tokens_of(rollout):
+    """The prompt of the first step, and everything after it as one list of ids, with a mask of what was sampled."""
+    first = rollout.prompt_tokens(0)
+    ids, mask = [], []
+    for step in rollout.steps:
+        between = rollout.prompt_tokens(step.step)[len(first) + len(ids) :]
+        assert list(rollout.prompt_tokens(step.step)[: len(first) + len(ids)]) == [*first, *ids]
+        ids += [*between, *step.tokens.response]
+        mask += [0] * len(between) + [1] * len(step.tokens.response)
+    return list(first), ids, mask
+
+
+def logps_of(seen, prompt_ids, ids, mask):
+    """The log-probabilities that the trainer computed first for these ids, where they were sampled."""
+    for rows, values in seen["logps"]:
+        for row, logps in zip(rows.tolist(), values.tolist(), strict=True):
+            start = len(row) - len(logps)
+            if row[start - len(prompt_ids) : start] == prompt_ids and row[start : start + len(ids)] == ids:
+                return [value for value, bit in zip(logps, mask, strict=False) if bit]
+    raise AssertionError("the trainer did not compute them")

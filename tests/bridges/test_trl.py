@@ -1,6 +1,5 @@
 """What TRL's trainers generate is recorded as they saw it: their own tiny trainings on the CPU are compared."""
 
-import copy
 import inspect
 import itertools
 import json
@@ -22,7 +21,20 @@ from rolltrace.bridges import trl as bridge
 from rolltrace.bridges.trl import record, record_rewards
 from rolltrace.errors import InputError
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
-from tiny_trl import BAD_CALL, CALL, END, add, favour, sums
+from tiny_trl import (
+    BAD_CALL,
+    CALL,
+    END,
+    SpiedGRPO,
+    SpiedRLOO,
+    add,
+    favour,
+    logps_of,
+    rollouts_of,
+    score,
+    sums,
+    tokens_of,
+)
 
 GRPOConfig, GRPOTrainer = tiny_trl.trl.GRPOConfig, tiny_trl.trl.GRPOTrainer
 RLOOConfig, RLOOTrainer = tiny_trl.trl.RLOOConfig, tiny_trl.trl.RLOOTrainer
@@ -37,51 +49,6 @@ def run(tmp_path):
     """A run with token ids that is being written."""
     with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
-
-
-def rollouts_of(run):
-    """The rollouts, with their scores, in the order of their places."""
-    assert run.flush()
-    found = rolltrace.open_run(run.path).rollouts()
-    return sorted(found, key=lambda rollout: (rollout.split, rollout.iteration, int(rollout.group), rollout.index))
-
-
-def score(rollout, name):
-    """The score of this name, which there is once."""
-    [found] = [one for one in rollout.scores if one.name == name]
-    return found
-
-
-class Spy:
-    """Keeps a copy of what the methods of a trainer return, for comparison."""
-
-    def _generate(self, prompts):
-        generated = super()._generate(prompts)
-        self.__dict__.setdefault("seen", []).append({"prompts": prompts, "generated": copy.deepcopy(generated)})
-        return generated
-
-    def _calculate_rewards(self, *args):
-        rewards = super()._calculate_rewards(*args)
-        self.seen[-1]["rewards"] = rewards.clone()
-        return rewards
-
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        self.seen[-1].update(advantages=output["advantages"].clone(), output=output)
-        return output
-
-    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self.seen[-1].setdefault("logps", []).append((args[1].clone(), result[0].detach().clone()))
-        return result
-
-
-class SpiedGRPO(Spy, GRPOTrainer):
-    pass
-
-
-class SpiedRLOO(Spy, RLOOTrainer):
-    pass
 
 
 def length(completions, **columns):
@@ -114,18 +81,6 @@ def make_trainer(
         model=model, reward_funcs=list(rewards), args=args, processing_class=TOKENIZER,
         train_dataset=sums() if dataset is None else dataset, eval_dataset=evaluation, **objects,
     )  # fmt: skip
-
-
-def tokens_of(rollout):
-    """The prompt of the first step, and everything after it as one list of ids, with a mask of what was sampled."""
-    first = rollout.prompt_tokens(0)
-    ids, mask = [], []
-    for step in rollout.steps:
-        between = rollout.prompt_tokens(step.step)[len(first) + len(ids) :]
-        assert list(rollout.prompt_tokens(step.step)[: len(first) + len(ids)]) == [*first, *ids]
-        ids += [*between, *step.tokens.response]
-        mask += [0] * len(between) + [1] * len(step.tokens.response)
-    return list(first), ids, mask
 
 
 def plain(messages):
@@ -170,16 +125,6 @@ def assert_equal(rollouts, trainer, names=("length", "answered")):
             assert [len(each) for each in numbers] == [len(step.tokens.response) for step in rollout.steps]
             assert list(itertools.chain(*numbers)) == logps_of(seen, prompt_ids[number], ids[number], masks[number])
     assert list(remaining) == []
-
-
-def logps_of(seen, prompt_ids, ids, mask):
-    """The log-probabilities that the trainer computed first for these ids, where they were sampled."""
-    for rows, values in seen["logps"]:
-        for row, logps in zip(rows.tolist(), values.tolist(), strict=True):
-            start = len(row) - len(logps)
-            if row[start - len(prompt_ids) : start] == prompt_ids and row[start : start + len(ids)] == ids:
-                return [value for value, bit in zip(logps, mask, strict=False) if bit]
-    raise AssertionError("the trainer did not compute them")
 
 
 def test_three_steps_with_a_tool_and_two_rewards(tmp_path, run):
@@ -772,13 +717,22 @@ def test_a_reward_function_that_returns_too_few(tmp_path, run):
 
 
 def test_the_guide_runs(tmp_path):
-    """The blocks of the guide are one program, which records two trainings; the model is a tiny one of that name."""
+    """The blocks of the guide are one program, which records three trainings of a tiny model of that name."""
     TOKENIZER.save_pretrained(tmp_path / "Qwen" / "Qwen3-0.6B")
     tiny_trl.make_model(TOKENIZER).save_pretrained(tmp_path / "Qwen" / "Qwen3-0.6B")
     guide = (ROOT / "docs" / "guides" / "trl.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
-    command = [sys.executable, "-W", "ignore", "-c", code.replace('"out", num', '"out", use_cpu=True, num')]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    for shown, tested in (
+        ('"out", num', '"out", use_cpu=True, num'),
+        ("length=64", "length=8"),
+        ("length=512", "length=8"),
+    ):
+        assert shown in code
+        code = code.replace(shown, tested)
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
     rows = [line for line in ran.stdout.splitlines() if line.startswith("(")]
     assert [row.rpartition(",")[0] for row in rows] == ["(0, 8", "(1, 8", "(2, 8"]
@@ -787,3 +741,5 @@ def test_the_guide_runs(tmp_path):
         weights = {tuple(one.grade.reward_weights.values()) for one in opened.rollouts()}
         assert weights == {(1.0, 0.25)}
         assert list(opened.sql("select count(*) from rollouts")) == [(24,)]
+    played = rolltrace.open_run(tmp_path / "runs" / "calculator")
+    assert {(one.env, len(one.scores)) for one in played.rollouts()} == {("calculator", 2)}

@@ -15,9 +15,11 @@ from rolltrace.bridges.trl_batch import (
     Places,
     Settings,
     Written,
+    sampled_ranges,
     unique_names,
     write_rollout,
 )
+from rolltrace.bridges.trl_envs import RolloutFunction, to_trl
 from rolltrace.bridges.trl_rewards import record_rewards
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
@@ -26,7 +28,7 @@ from rolltrace.trace.failure import Failure, failure_of
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.stop_reasons import Layer
 
-__all__ = ["RecordedTrainer", "record", "record_rewards"]
+__all__ = ["RecordedTrainer", "record", "record_rewards", "to_trl"]
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 HOOKS = (
@@ -133,7 +135,7 @@ class RecordedTrainer:
         try:
             output = original(inputs, *args, **kwargs)
         except BaseException as error:
-            if batch is not None:
+            if batch is not None and not self._runner_records:
                 self._guard(self._write, batch, error)
             raise
         finally:
@@ -199,7 +201,7 @@ class RecordedTrainer:
         batch.extra = {name: list(values) for name, values in self.trainer._pending_extra_logs.items()}
 
     def _finish(self, batch: _Batch, output: Mapping[str, Any]) -> None:
-        written = self._write(batch)
+        written = self._find_written(batch) if self._runner_records else self._write(batch)
         logps = batch.logps if "old_logps" in output else output.get("old_per_token_logps")
         keeps_tokens = bool(self._run.recording.tokens)
         for number, (rollout, advantage) in enumerate(zip(written, output["advantages"].tolist(), strict=True)):
@@ -212,6 +214,19 @@ class RecordedTrainer:
                 self._guard(rollout.score, self._run, "trainer_logprobs", logps[number].tolist())
             else:
                 self._awaiting.setdefault(_row_key(output, number), []).append(rollout)
+
+    @property
+    def _runner_records(self) -> bool:
+        """Whether the trainer trains on our environments, and the runner records them into the same run."""
+        function = getattr(self.trainer, "rollout_func", None)
+        return isinstance(function, RolloutFunction) and function.run is self._run
+
+    def _find_written(self, batch: _Batch) -> list[Written | None]:
+        """The rollouts that the runner has recorded."""
+        if batch.generated is None:
+            return []
+        masks, ids = batch.generated[2], batch.generated[5]["rolltrace_rollout"]
+        return [Written(found, sampled_ranges(mask)) for found, mask in zip(ids, masks, strict=True)]
 
     def _score_awaiting(self, inputs: Mapping[str, Any], logps: Any) -> None:
         """Record the log-probabilities that the loss is computed from, if there were none before."""

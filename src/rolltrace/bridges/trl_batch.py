@@ -170,7 +170,7 @@ class _Turns:
         ids, mask = self._one.ids, self._one.mask
         if ids is None:
             return []
-        runs = _runs_of_ones([1] * len(ids) if mask is None else mask)
+        runs = sampled_ranges([1] * len(ids) if mask is None else mask)
         if len(runs) == len(self._positions):
             return runs
         return [(0, len(ids))] if len(self._positions) == 1 else []
@@ -224,7 +224,7 @@ class _Turns:
     def _extra(self) -> dict[str, Any]:
         one = self._one
         if len(self._spans) == 1 and one.mask is not None and not all(one.mask):
-            return {**one.extra, "env_tokens": _runs_of_ones([1 - int(bit) for bit in one.mask])}
+            return {**one.extra, "env_tokens": sampled_ranges([1 - int(bit) for bit in one.mask])}
         return dict(one.extra)
 
     def _grade(self, recorder: RolloutRecorder) -> None:
@@ -262,7 +262,7 @@ def _stop_reason(one: Completion, settings: Settings) -> StopReason:
     return StopReason.MAX_TURNS if turns > settings.max_tool_turns else StopReason.MAX_TOKENS
 
 
-def _runs_of_ones(mask: Sequence[int]) -> list[tuple[int, int]]:
+def sampled_ranges(mask: Sequence[int]) -> list[tuple[int, int]]:
     """The ranges where the mask is 1."""
     runs = []
     start = 0
