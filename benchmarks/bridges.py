@@ -115,7 +115,41 @@ def _verifiers_env() -> tuple[Any, Any]:
     return vf, vf.load_environment(vf.resolve_env_config({"taskset": {"id": "bench_tasks"}, "agent": agent}))
 
 
-FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"verifiers": verifiers}
+def tinker(folder: Path, quick: bool) -> dict[str, Any]:
+    """Batches of the training loop up to the training data, with a service that answers at once with 200 tokens."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from tinker_cookbook.recipes.math_rl.arithmetic_env import ArithmeticDataset
+    from tinker_cookbook.rl import rollouts, train
+
+    from rolltrace.bridges.tinker import record
+    from tinker_service import SamplingClient, make_renderer
+
+    logging.disable()
+    rounds, groups = (1, 1) if quick else (15, 8)
+    words, renderer = measure.MarkovText(), make_renderer()
+    dataset = ArithmeticDataset(batch_size=groups, renderer=renderer, group_size=8)
+    completer = rollouts.TinkerTokenCompleter(SamplingClient(lambda _: words.words(45)), max_tokens=1_024)
+
+    async def step(builders: Sequence[Any]) -> None:
+        played = await asyncio.gather(*[rollouts.do_group_rollout(one, completer) for one in builders])
+        await train.prepare_minibatch(builders, list(played), renderer.tokenizer, None, 0.0, 0.0)
+
+    def play(records: bool) -> float:
+        recorded = record(dataset, run) if records else dataset
+        builders = recorded.get_batch(0)
+        started = time.process_time()
+        asyncio.run(step(builders))
+        run.flush()
+        seconds = time.process_time() - started
+        if records:
+            recorded.undo()
+        return seconds / (8 * groups)
+
+    with rolltrace.create_run(folder / "run", trace=rolltrace.Recording(tokens=True)) as run:
+        return alternate(rounds, play)
+
+
+FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"tinker": tinker, "verifiers": verifiers}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
