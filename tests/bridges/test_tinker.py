@@ -279,6 +279,9 @@ def assert_same(renderer, trajectory, total, reward, metrics, rollout):
         message, termination = renderer.parse_response(transition.ac.tokens)
         assert step.trace.policy_response == as_message(message, "", [])
         has_own_stop = rollout.env == "TwoPlayerEnv"
+        sampling = rollout.sampling[step.sampling]
+        stop = list(sampling.stop or sampling.other["stop_token_ids"])
+        assert has_own_stop or stop == list(renderer.get_stop_sequences())
         ended = "stop_sequence" if has_own_stop else str(termination)
         assert step.termination == ("length" if transition.ac.stop_reason == "length" else ended)
         assert_renders(renderer, step.trace.prompt, transition.ob)

@@ -174,7 +174,7 @@ class EnvRecording:
         """The policy is asked."""
         limits = [limit for limit in (max_tokens, getattr(policy, "max_tokens", None)) if limit is not None]
         sampling = {"temperature": getattr(policy, "temperature", None), "max_tokens": min(limits, default=None)}
-        sampling["stop" if all(isinstance(one, str) for one in stop) else "stoptoken_ids"] = list(stop)
+        sampling["stop" if all(isinstance(one, str) for one in stop) else "stop_token_ids"] = list(stop)
         self._observation = prompt
         return self._new_turn(list(stop), sampling)
 
