@@ -1,5 +1,6 @@
 """What TRL's trainers generate is recorded as they saw it: their own tiny trainings on the CPU are compared."""
 
+import asyncio
 import inspect
 import itertools
 import json
@@ -37,6 +38,7 @@ from tiny_trl import (
 )
 
 GRPOConfig, GRPOTrainer = tiny_trl.trl.GRPOConfig, tiny_trl.trl.GRPOTrainer
+TrainerState = tiny_trl.transformers.TrainerState
 RLOOConfig, RLOOTrainer = tiny_trl.trl.RLOOConfig, tiny_trl.trl.RLOOTrainer
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch and transformers
 ROOT = Path(__file__).parents[2]
@@ -249,6 +251,70 @@ def test_a_reward_function_that_raises(tmp_path, run):
     for number, rollout in enumerate(rollouts):
         assert tokens_of(rollout)[1] == trainer.seen[0]["generated"][1][number]
         assert rollout.reward is None
+
+
+def test_extra_values_of_a_generation_that_failed(tmp_path, run):
+    """What its reward function logged before it raised is not taken for that of the next generation."""
+    calls = itertools.count()
+
+    def flaky(completions, log_extra, **columns):
+        call = next(calls)
+        log_extra("call", [call] * len(completions))
+        if call == 0:
+            raise ZeroDivisionError
+        return [float(call)] * len(completions)
+
+    trainer = make_trainer(tmp_path, rewards=[flaky], max_steps=2)
+    record(trainer, run)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    trainer.train()
+    graded = [one for one in rollouts_of(run) if one.status is Status.OK]
+    assert [(one.reward, one.steps[-1].extra["call"]) for one in graded] == [(1.0, 1)] * 4 + [(2.0, 2)] * 4
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_second_training(tmp_path, run, is_again):
+    """The groups of an iteration that is played again are numbered on, also by a second recording."""
+    trainer = make_trainer(tmp_path, max_steps=2)
+    recorded = record(trainer, run)
+    trainer.train()
+    if is_again:
+        recorded.undo()
+        record(trainer, run)
+    trainer.train()
+    assert [(one.iteration, one.group, one.index) for one in rollouts_of(run)] == [
+        (step, str(group), index) for step in range(2) for group in range(4) for index in range(2)
+    ]
+
+
+def spoil(completions, prompts, answer, **columns):
+    """A reward function that changes what it gets."""
+    for prompt, completion in zip(prompts, completions, strict=True):
+        prompt.append({"role": "user", "content": "changed"})
+        completion[0]["content"] = "changed"
+    for ids in columns["completion_ids"]:
+        ids.clear()
+    answer.clear()
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize("has_hooks", [True, False])
+def test_a_reward_function_that_changes_what_it_gets(tmp_path, run, has_hooks):
+    """What was generated is recorded."""
+    args = GRPOConfig(num_generations=2, use_cpu=True, output_dir=str(tmp_path))
+    rewards = [spoil] if has_hooks else record_rewards(spoil, run, args)
+    trainer = make_trainer(tmp_path, rewards=rewards, max_steps=1)
+    if has_hooks:
+        record(trainer, run)
+    trainer.train()
+    [seen] = trainer.seen
+    for number, one in enumerate(rollouts_of(run)):
+        prompt, response = one.conversation
+        assert prompt.content == f"What is {one.task_data['answer'] - 3} + 3?"
+        assert response.content == seen["generated"][3][number][0]["content"] != "changed"
+        if has_hooks:
+            assert tokens_of(one)[1] == seen["generated"][1][number]
 
 
 def test_a_generation_that_fails(tmp_path, run):
@@ -688,6 +754,37 @@ def test_evaluation_and_failure_by_reward_functions_alone(tmp_path, run):
     assert len(failed) == 4
 
 
+async def fails_at_once(completions, **columns):
+    raise ZeroDivisionError("first")
+
+
+async def fails_later(completions, **columns):
+    await asyncio.sleep(0)
+    raise ZeroDivisionError("second")
+
+
+def test_functions_that_go_on_after_another_has_failed(tmp_path, run):
+    """A batch is recorded once, with the first error."""
+    args = GRPOConfig(num_generations=2, use_cpu=True, output_dir=str(tmp_path))
+    rewards = record_rewards([fails_at_once, fails_later], run, args)
+    batch = {"prompts": ["p"], "completions": ["c"], "trainer_state": TrainerState()}
+
+    async def score():
+        return await asyncio.gather(*[function(**batch) for function in rewards], return_exceptions=True)
+
+    assert len(asyncio.run(score())) == 2
+    assert [one.error.message for one in rollouts_of(run)] == ["first"]
+
+
+def test_functions_that_the_trainer_does_not_call(tmp_path, run):
+    """If only some functions are used, a batch is recorded when the next one comes."""
+    args = GRPOConfig(num_generations=2, use_cpu=True, output_dir=str(tmp_path))
+    first, _ = record_rewards([length, answered], run, args)
+    for text in ("a", "b"):
+        first(prompts=["p"], completions=[text], trainer_state=TrainerState())
+    assert [dict(one.grade.reward_data) for one in rollouts_of(run)] == [{"length": 0.001}]
+
+
 def test_wrong_arguments_of_record_rewards(tmp_path, run):
     """What it cannot wrap or needs to know is refused in a sentence."""
     args = GRPOConfig(use_cpu=True, output_dir=str(tmp_path))
@@ -701,6 +798,9 @@ def test_wrong_arguments_of_record_rewards(tmp_path, run):
         record_rewards([length], 5, args)
     with pytest.raises(InputError, match="Expected the trainer's config"):
         record_rewards([length], run, None)
+    args.reward_weights = [0.5, 1.0]
+    with pytest.raises(InputError, match="a reward weight for each of the 1 functions, got 2 in args"):
+        record_rewards([length], run, args)
 
 
 def test_a_reward_function_that_returns_too_few(tmp_path, run):

@@ -15,6 +15,7 @@ from rolltrace.bridges.trl_batch import (
     Places,
     Settings,
     Written,
+    copied,
     sampled_ranges,
     unique_names,
     write_rollout,
@@ -68,12 +69,14 @@ class _Batch:
     def __init__(self, place: Place, inputs: Sequence[Mapping[str, Any]]) -> None:
         self.place = place
         self.started_at: datetime = utc_now()
-        self.rows = [dict(row) for row in inputs]  # TRL adds what a rollout function returns to the rows later
+        self.rows = copied(inputs)
         self.prompts: Sequence[Any] | None = None
-        self.generated: tuple[Any, ...] | None = None
+        self.generated: Sequence[Any] | None = None
         self.rewards: Sequence[Sequence[float]] | None = None
         self.totals: Sequence[float] = ()
         self.extra: Mapping[str, Sequence[Any]] = {}
+        self.stale: Mapping[str, int] = {}
+        """How many values of `log_extra` are those of a generation that failed."""
         self.logps: Any = None
         """The log-probabilities that the trainer computed first."""
 
@@ -86,7 +89,7 @@ class RecordedTrainer:
         self._run = run
         self._env = env
         self._guard = Guard("a generation of the trainer", "RecordedTrainer.failed")
-        self._places = Places()
+        self._places = Places.of_run(run)
         self._split = "eval"
         self._batch: _Batch | None = None
         self._awaiting: dict[tuple[Any, ...], list[Written]] = {}
@@ -147,10 +150,10 @@ class RecordedTrainer:
     def _on_generate(self, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         batch = self._batch
         if batch is not None:
-            batch.prompts = prompts
+            batch.prompts = self._guard(copied, prompts)
         generated = self._originals["_generate"](prompts, *args, **kwargs)
         if batch is not None:
-            batch.generated = generated
+            batch.generated = self._guard(copied, generated)
         return generated
 
     def _on_calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +193,9 @@ class RecordedTrainer:
             num_generations,
         )
         self._awaiting.clear()
-        return _Batch(place, inputs)
+        batch = _Batch(place, inputs)
+        batch.stale = {name: len(values) for name, values in trainer._pending_extra_logs.items()}
+        return batch
 
     def _note_rewards(self, batch: _Batch, rewards: Any) -> None:
         """Take this process's part of the rewards, which TRL has of all processes."""
@@ -198,7 +203,9 @@ class RecordedTrainer:
         weights = self.trainer.reward_weights.to(rewards.device).unsqueeze(0)
         batch.totals = (rewards * weights).nansum(dim=1)[first : first + len(batch.rows)].tolist()
         batch.rewards = rewards[first : first + len(batch.rows)].tolist()
-        batch.extra = {name: list(values) for name, values in self.trainer._pending_extra_logs.items()}
+        batch.extra = {
+            name: values[batch.stale.get(name, 0) :] for name, values in self.trainer._pending_extra_logs.items()
+        }
 
     def _finish(self, batch: _Batch, output: Mapping[str, Any]) -> None:
         written = self._find_written(batch) if self._runner_records else self._write(batch)
@@ -279,7 +286,7 @@ class RecordedTrainer:
             one.rewards, one.total = batch.rewards[number], batch.totals[number]
         return one
 
-    def _add_generated(self, one: Completion, generated: tuple[Any, ...], number: int) -> None:
+    def _add_generated(self, one: Completion, generated: Sequence[Any], number: int) -> None:
         """What `_generate` returned; that of RLOO has neither tools nor log-probabilities."""
         if len(generated) == 3:
             prompt_ids, ids, completions = generated

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.recorder_inputs import RolloutFields
@@ -39,17 +40,23 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Numbers the groups of an iteration, which may have several generations."""
+    """Numbers the groups of an iteration, which may have several generations, also of several trainings."""
+
+    _of_runs: ClassVar[WeakKeyDictionary[RunWriter, "Places"]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
-        self._next: dict[str, tuple[int, int]] = {}
-        """By split, the last iteration, and how many groups it has had."""
+        self._groups: dict[tuple[str, int], int] = {}
+        """By split and iteration, how many groups there have been."""
+
+    @classmethod
+    def of_run(cls, run: RunWriter) -> "Places":
+        """Those that all recordings into this run share."""
+        return cls._of_runs.setdefault(run, cls())
 
     def take(self, split: str, iteration: int, rank: int, ranks: int, rows: int, num_generations: int) -> Place:
         """The place of the next generation; every process has to take it, in the same order."""
-        last, used = self._next.get(split, (iteration, 0))
-        first_group = used if last == iteration else 0
-        self._next[split] = (iteration, first_group + math.ceil(rows * ranks / num_generations))
+        first_group = self._groups.get((split, iteration), 0)
+        self._groups[split, iteration] = first_group + math.ceil(rows * ranks / num_generations)
         return Place(split, iteration, first_group, rank * rows, num_generations)
 
 
@@ -237,6 +244,15 @@ class _Turns:
                 {name: value for name, value, _ in known},
                 reward_weights={name: weight for name, _, weight in known},
             )
+
+
+def copied(value: Any) -> Any:
+    """A copy of lists and dicts: reward functions and TRL may change those that they get."""
+    if isinstance(value, Mapping):
+        return {name: copied(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copied(item) if isinstance(item, Mapping | list | tuple) else item for item in value]
+    return value
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rolltrace.bridges.guard import Guard
-from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, unique_names, write_rollout
+from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, copied, unique_names, write_rollout
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.failure import Failure, failure_of
@@ -37,6 +37,12 @@ def record_rewards(reward_funcs: Any, run: RunWriter, args: Any, env: str = "trl
         raise InputError(f"Expected a run that is being written, such as from create_run, got {describe(run)}.")
     if not isinstance(getattr(args, "num_generations", None), int):
         raise InputError(f"Expected the trainer's config, such as a GRPOConfig, as args, got {describe(args)}.")
+    weights = getattr(args, "reward_weights", None)
+    if weights and len(weights) != len(functions):
+        raise InputError(
+            f"Expected a reward weight for each of the {len(functions)} functions, got {len(weights)} in args: record "
+            "all reward functions together, and a trainer with reward models with record."
+        )
     return RecordedRewards(functions, run, args, env)
 
 
@@ -51,9 +57,9 @@ class RecordedRewards(list[RewardFunction]):
         self._run = run
         self._args = args
         self._env = env
-        self._places = Places()
-        self._batches: dict[int, _ScoredBatch] = {}
-        """By the id of their completions, the batches that some function has scored, and others have not yet."""
+        self._places = Places.of_run(run)
+        self._batch: _ScoredBatch | None = None
+        """The last batch that a function was called with."""
         self._guard = Guard("the completions of a reward function", "RecordedRewards.failed")
 
     @property
@@ -68,21 +74,23 @@ class RecordedRewards(list[RewardFunction]):
         is_async = inspect.iscoroutinefunction(named) or inspect.iscoroutinefunction(getattr(named, "__call__", None))  # noqa: B004 - not whether it is callable
 
         def recorded(**kwargs: Any) -> Any:
+            batch = self._guard(self._batch_of, kwargs)
             try:
                 values = function(**kwargs)
             except BaseException as error:
-                self._guard(self._write_failed, kwargs, error)
+                self._guard(self._write_failed, batch, error)
                 raise
-            self._guard(self._add, number, kwargs, values)
+            self._guard(self._add, number, batch, values)
             return values
 
         async def recorded_async(**kwargs: Any) -> Any:
+            batch = self._guard(self._batch_of, kwargs)
             try:
                 values = await function(**kwargs)
             except BaseException as error:
-                self._guard(self._write_failed, kwargs, error)
+                self._guard(self._write_failed, batch, error)
                 raise
-            self._guard(self._add, number, kwargs, values)
+            self._guard(self._add, number, batch, values)
             return values
 
         chosen = recorded_async if is_async else recorded
@@ -90,26 +98,29 @@ class RecordedRewards(list[RewardFunction]):
         chosen.__doc__ = function.__doc__
         return chosen
 
-    def _add(self, number: int, kwargs: Mapping[str, Any], values: Sequence[float | None]) -> None:
+    def _add(self, number: int, batch: "_ScoredBatch | None", values: Sequence[float | None]) -> None:
         """Note what a function returned; when all have, the batch is recorded."""
-        batch = self._batch_of(kwargs)
+        if batch is None:
+            return
         for rewards, value in zip(batch.rewards, values, strict=True):
             rewards[number] = math.nan if value is None else float(value)
         batch.awaited -= 1
         if not batch.awaited:
             self._write(batch, None)
 
-    def _write_failed(self, kwargs: Mapping[str, Any], error: BaseException) -> None:
-        failure = failure_of(Layer.GRADER, error) if isinstance(error, Exception) else error
-        self._write(self._batch_of(kwargs), failure)
+    def _write_failed(self, batch: "_ScoredBatch | None", error: BaseException) -> None:
+        if batch is not None:
+            self._write(batch, failure_of(Layer.GRADER, error) if isinstance(error, Exception) else error)
 
     def _batch_of(self, kwargs: Mapping[str, Any]) -> "_ScoredBatch":
         """The batch with these completions: TRL calls all functions with the same list."""
-        completions = kwargs["completions"]
-        batch = self._batches.get(id(completions))
-        if batch is None:
-            batch = self._batches[id(completions)] = self._new_batch(kwargs)
-        return batch
+        last = self._batch
+        if last is not None and last.called_with is kwargs["completions"]:
+            return last
+        if last is not None:
+            self._write(last, None)  # if the trainer does not call all functions
+        self._batch = self._new_batch(kwargs)
+        return self._batch
 
     def _new_batch(self, kwargs: Mapping[str, Any]) -> "_ScoredBatch":
         args, count = self._args, len(kwargs["completions"])
@@ -128,7 +139,9 @@ class RecordedRewards(list[RewardFunction]):
         return _ScoredBatch(place, kwargs["prompts"], kwargs["completions"], rows, len(self._settings.reward_names))
 
     def _write(self, batch: "_ScoredBatch", error: BaseException | Failure | None) -> None:
-        self._batches.pop(id(batch.completions), None)
+        if batch.is_written:
+            return
+        batch.is_written = True
         for number, rewards in enumerate(batch.rewards):
             pairs = zip(rewards, self._settings.reward_weights, strict=False)
             one = Completion(
@@ -154,8 +167,8 @@ class _ScoredBatch:
         functions: int,
     ) -> None:
         self.place = place
-        self.prompts = prompts
-        self.completions = completions
-        self.rows = rows
+        self.called_with = completions
+        self.prompts, self.completions, self.rows = copied([prompts, completions, rows])
         self.rewards = [[math.nan] * functions for _ in rows]
         self.awaited = functions
+        self.is_written = False
