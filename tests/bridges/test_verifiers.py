@@ -67,7 +67,7 @@ async def play(env, ctx, run, rollouts=1, tasks=1, **record_args):
 
 def assert_equals(rollout, trace, *, env="vf-sums"):
     """Everything that verifiers knows of a trace is in the record, number for number and token for token."""
-    assert (rollout.id, rollout.env, rollout.policy) == (trace.id, env, "m")
+    assert (rollout.id, rollout.env, rollout.policy, rollout.notes) == (trace.id, env, "m", ())
     assert rollout.group == trace.task.key
     assert rollout.task == trace.task.data.name
     assert rollout.started_at.timestamp() == pytest.approx(trace.timing.start, abs=1e-6)
@@ -194,6 +194,35 @@ async def test_attempts_have_one_place_in_the_group(run, endpoint, whose, monkey
     assert (failed.status, failed.error.type) == (Status.ERROR, "ProviderError")
     assert_equals(second, episodes[0].traces[0])
     assert_equals(other, episodes[1].traces[0])
+
+
+async def test_a_retry_belongs_to_the_iteration_of_its_episode(run, endpoint, monkeypatch):
+    """If the loop is at the next iteration when an episode is retried, the attempt is at the place of the first."""
+    monkeypatch.setattr("verifiers.v1.utils.retries.backoff", lambda attempt: 0)
+    endpoint.script = [500]
+    env = make_env(retries={"max_retries": 2})
+    recording = record(env, run)
+    original = recording.guard
+
+    def guard(action, *args):
+        recording.iteration += action.__name__ == "finish"  # the loop goes on
+        return original(action, *args)
+
+    recording.guard = guard
+    async with env.serving():
+        [slot] = env.slots(next(iter(env.taskset)))
+        await env.run_slot(slot, context(endpoint))
+        [slot] = env.slots(next(iter(env.taskset)))
+        await env.run_slot(slot, context(endpoint))
+    places = [(each.iteration, each.index, each.attempt) for each in rollouts_of(run)]
+    assert places == [(0, 0, 0), (0, 0, 1), (2, 0, 0)]
+
+
+async def test_a_second_recording_numbers_the_members_on(run, endpoint):
+    """Two recordings of the same tasks, one after the other, have no place in common."""
+    for _ in range(2):
+        await play(make_env(), context(endpoint), run, rollouts=2)
+    assert [rollout.index for rollout in rollouts_of(run)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -360,8 +389,12 @@ def test_wrong_arguments(run):
         record(vf.Env, "run")
     env = make_env()
     record(env, run)
-    with pytest.raises(InputError, match="being recorded already"):
+    with pytest.raises(InputError, match="is being recorded"):
         record(env, run)
+    recording = record(vf.Env, run)
+    with pytest.raises(InputError, match="or its class is being recorded"):
+        record(make_env(), run)
+    recording.undo()
 
 
 async def test_episodes_that_a_trainer_logs(run, endpoint):

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rolltrace.bridges.guard import Guard
 from rolltrace.bridges.verifiers_tasks import to_verifiers
@@ -15,6 +16,10 @@ from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
 
 __all__ = ["PrimeMonitor", "RecordedEnv", "record", "to_verifiers"]
+
+
+_members: WeakKeyDictionary[RunWriter, dict[tuple[int, str, str], int]] = WeakKeyDictionary()
+"""The number of members so far of each iteration, env and group of a run."""
 
 
 def record(env: Any, run: RunWriter, *, split: str = "train", iteration: int = 0) -> "RecordedEnv":
@@ -28,8 +33,8 @@ def record(env: Any, run: RunWriter, *, split: str = "train", iteration: int = 0
         raise InputError(f"Expected an environment or a class of verifiers.v1.Env, got {type(env).__name__}.")
     if not isinstance(run, RunWriter):
         raise InputError(f"Expected a run that is being written, got {type(run).__name__}: use rolltrace.create_run.")
-    if hasattr(vars(env).get("run_episode"), "rolltrace_recording"):
-        raise InputError("This environment is being recorded already: call `undo()` of the first recording before.")
+    if hasattr(env.run_episode, "rolltrace_recording"):
+        raise InputError("The environment or its class is being recorded: call `undo()` of the first recording before.")
     return RecordedEnv(env, run, split, iteration)
 
 
@@ -39,12 +44,11 @@ class RecordedEnv:
     def __init__(self, env: Any, run: RunWriter, split: str, iteration: int) -> None:
         self.split = split
         self.iteration = iteration
-        """The iteration of the rollouts that start from now on."""
+        """The iteration of the episodes that start from now on, with their retries."""
         self.run = run
         self.guard = Guard("a rollout of verifiers", "RecordedEnv.failed")
         self._slot: ContextVar[_Slot | None] = ContextVar("rolltrace_verifiers_slot", default=None)
-        self._members: dict[tuple[int, str, str], int] = {}
-        """The number of members so far of each iteration, env and group."""
+        self._members = _members.setdefault(run, {})
         self._undo = [_replace(env, "run_slot", self._run_slot), _replace(env, "run_episode", self._run_episode)]
 
     @property
@@ -58,7 +62,7 @@ class RecordedEnv:
             self._undo.pop()()
 
     async def _run_slot(self, env: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        token = self._slot.set(_Slot())
+        token = self._slot.set(_Slot(self.iteration))
         try:
             return await original(*args, **kwargs)
         finally:
@@ -74,7 +78,7 @@ class RecordedEnv:
         on_discard: Callable[[Any], None] | None = None,
         **kwargs: Any,
     ) -> Any:
-        recorded = _RecordedEpisode(self, env, self._slot.get() or _Slot())
+        recorded = _RecordedEpisode(self, env, self._slot.get() or _Slot(self.iteration))
 
         def minted(trace: Any) -> None:
             if on_trace is not None:
@@ -94,9 +98,9 @@ class RecordedEnv:
         self.guard(recorded.finish, episode)
         return episode
 
-    def next_index(self, env: str, group: str) -> int:
+    def next_index(self, iteration: int, env: str, group: str) -> int:
         """The number of the group's next member."""
-        key = (self.iteration, env, group)
+        key = (iteration, env, group)
         self._members[key] = self._members.get(key, -1) + 1
         return self._members[key]
 
@@ -131,7 +135,8 @@ def _replace(target: Any, name: str, hook: Callable[..., Any]) -> Callable[[], N
 class _Slot:
     """One planned episode; its attempts have the same places in the group."""
 
-    def __init__(self) -> None:
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
         self.places: list[int] = []
         """The index of each rollout of an attempt, in the order in which they start."""
         self.attempts: dict[int, int] = {}
@@ -175,7 +180,8 @@ class _RecordedEpisode:
 
     def _place(self, task: Any) -> int:
         if self._started == len(self._slot.places):
-            self._slot.places.append(self._recording.next_index(self._env.config.env_id, _group(task)))
+            index = self._recording.next_index(self._slot.iteration, self._env.config.env_id, _group(task))
+            self._slot.places.append(index)
         self._started += 1
         return self._slot.places[self._started - 1]
 
@@ -188,7 +194,7 @@ class _RecordedEpisode:
             index=index,
             attempt=attempt,
             split=self._recording.split,
-            iteration=self._recording.iteration,
+            iteration=self._slot.iteration,
             env_args={"taskset": config.taskset.model_dump(mode="json", exclude_none=True)},
             **fields,
         )

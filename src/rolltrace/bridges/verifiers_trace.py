@@ -103,12 +103,13 @@ class RecordedTrace:
         self._last_sent = []
         links = [link.model_dump(mode="json") for link in node.semantic_parents]
         usage = None if call is None else call.usage
+        sampling = None if call is None or call.sampling is None else call.sampling.model_dump(exclude_none=True)
         self._recorder.step(
             prompt=[self._chat(each) for each in path[:-1]],
             response=self._chat(number),
             reward=None,
             tools=[_tool(tool) for tool in nodes[path[0]].tools],
-            sampling=None if call is None or call.sampling is None else call.sampling.model_dump(exclude_none=True),
+            sampling=sampling or None,
             termination=None if call is None else FINISH_REASONS.get(call.finish_reason),
             usage=None
             if usage is None
