@@ -4,10 +4,13 @@ Name the frameworks to measure; each must be installed. One function per framewo
 """
 
 import asyncio
+import contextlib
+import io
 import logging
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -149,7 +152,61 @@ def tinker(folder: Path, quick: bool) -> dict[str, Any]:
         return alternate(rounds, play)
 
 
-FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"tinker": tinker, "verifiers": verifiers}
+def trl(folder: Path, quick: bool) -> dict[str, Any]:
+    """Steps of a `GRPOTrainer` with a model of two layers, 16 completions of 256 tokens each, and all token ids."""
+    from rolltrace.bridges.trl import record
+
+    rollouts = 4 if quick else 16
+    trainer = _grpo_trainer(folder, rollouts, 8 if quick else 256)
+    with rolltrace.create_run(folder / "run", trace=rolltrace.Recording(tokens=True)) as run:
+
+        def play(records: bool) -> float:
+            recording = record(trainer, run) if records else None
+            started = time.process_time()
+            with contextlib.redirect_stdout(io.StringIO()):
+                trainer.train()
+            run.flush()
+            seconds = time.process_time() - started
+            if recording is not None:
+                recording.undo()
+            return seconds / rollouts
+
+        return alternate(1 if quick else 15, play)
+
+
+def _grpo_trainer(folder: Path, rollouts: int, length: int) -> Any:
+    """A trainer of one step. No completion ends before its limit."""
+    warnings.simplefilter("ignore")
+    import torch
+    from datasets import Dataset
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    torch.set_num_threads(1)
+    letters = {text: number for number, text in enumerate(["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    base = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    base.pre_tokenizer, base.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=base, eos_token="<end>", pad_token="<end>")  # noqa: S106 - no secret
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = Qwen2ForCausalLM(
+        Qwen2Config(**sizes, num_key_value_heads=2, vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=0)
+    )
+    words = measure.MarkovText()
+    config = GRPOConfig(
+        str(folder / "out"), per_device_train_batch_size=rollouts, num_generations=4, max_completion_length=length,
+        max_steps=1, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
+        generation_kwargs={"suppress_tokens": [0]},
+    )  # fmt: skip
+
+    def letters_a(completions: Sequence[str], **columns: Any) -> list[float]:  # noqa: ARG001 - as TRL calls it
+        return [float(text.count("a")) for text in completions]
+
+    dataset = Dataset.from_list([{"prompt": words.words(30)} for _ in range(8)])
+    return GRPOTrainer(model, letters_a, args=config, train_dataset=dataset, processing_class=tokenizer)
+
+
+FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"tinker": tinker, "trl": trl, "verifiers": verifiers}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

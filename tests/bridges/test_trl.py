@@ -336,6 +336,20 @@ def test_a_generation_that_fails(tmp_path, run):
     assert {(one.error.layer, one.error.message) for one in failed} == {(Layer.POLICY, "out of memory")}
 
 
+def test_a_trainer_that_fails_between_generation_and_rewards(tmp_path, run, monkeypatch):
+    """The completions are recorded, with an error that is neither the policy's nor a grader's."""
+
+    def broken(self, *args, **kwargs):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(SpiedGRPO, "_get_per_token_logps_and_entropies", broken)
+    trainer = make_trainer(tmp_path, num_iterations=2)
+    record(trainer, run)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    assert [(len(one.steps), one.error.layer) for one in rollouts_of(run)] == [(1, Layer.CALLER)] * 4
+
+
 @pytest.mark.parametrize("kind", [SpiedGRPO, SpiedRLOO])
 def test_evaluations_are_splits(tmp_path, run, kind):
     """Each evaluation set is a split of its own, with its own groups, at the step at which it was played."""

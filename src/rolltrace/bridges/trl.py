@@ -25,7 +25,7 @@ from rolltrace.bridges.trl_rewards import record_rewards
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.failure import Failure, failure_of
+from rolltrace.trace.failure import failure_of
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.stop_reasons import Layer
 
@@ -69,6 +69,8 @@ class _Batch:
     def __init__(self, place: Place, inputs: Sequence[Mapping[str, Any]]) -> None:
         self.place = place
         self.started_at: datetime = utc_now()
+        self.layer = Layer.ENV
+        """What the trainer is doing, if it fails now: it resets environments first."""
         self.rows = copied(inputs)
         self.prompts: Sequence[Any] | None = None
         self.generated: Sequence[Any] | None = None
@@ -120,6 +122,7 @@ class RecordedTrainer:
                 setattr(self.trainer, name, self._replaced[name])
             else:
                 delattr(self.trainer, name)
+        self._awaiting.clear()
         self._is_undone = True
 
     # What replaces the methods of the trainer
@@ -150,16 +153,20 @@ class RecordedTrainer:
     def _on_generate(self, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         batch = self._batch
         if batch is not None:
-            batch.prompts = self._guard(copied, prompts)
+            batch.prompts, batch.layer = self._guard(copied, prompts), Layer.POLICY
         generated = self._originals["_generate"](prompts, *args, **kwargs)
         if batch is not None:
-            batch.generated = self._guard(copied, generated)
+            batch.generated, batch.layer = self._guard(copied, generated), Layer.CALLER
         return generated
 
     def _on_calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        batch = self._batch
+        if batch is not None:
+            batch.layer = Layer.GRADER
         rewards = self._originals["_calculate_rewards"](*args, **kwargs)
-        if self._batch is not None:
-            self._guard(self._note_rewards, self._batch, rewards)
+        if batch is not None:
+            batch.layer = Layer.CALLER
+            self._guard(self._note_rewards, batch, rewards)
         return rewards
 
     def _on_get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -244,22 +251,13 @@ class RecordedTrainer:
                 self._guard(rollouts.pop().score, self._run, "trainer_logprobs", values[number])
 
     def _write(self, batch: _Batch, error: BaseException | None = None) -> list[Written | None]:
-        settings, failure = self._settings(), self._failure(batch, error)
+        settings = self._settings()
+        failure = failure_of(batch.layer, error) if isinstance(error, Exception) else error
 
         def write(number: int) -> Written:
             return write_rollout(self._run, batch.place, number, self._completion(batch, number), settings, failure)
 
         return [self._guard(write, number) for number in range(len(batch.rows))]
-
-    def _failure(self, batch: _Batch, error: BaseException | None) -> BaseException | Failure | None:
-        """An exception with the layer that it came from."""
-        if not isinstance(error, Exception):
-            return error
-        if batch.prompts is None:
-            return failure_of(Layer.ENV, error)
-        if batch.generated is None:
-            return failure_of(Layer.POLICY, error)
-        return failure_of(Layer.GRADER if batch.rewards is None else Layer.CALLER, error)
 
     def _completion(self, batch: _Batch, number: int) -> Completion:
         row = batch.rows[number]
