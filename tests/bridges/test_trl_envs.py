@@ -221,6 +221,16 @@ def test_evaluation_tasks(tmp_path, run):
     ]
 
 
+def test_two_trainings_into_one_run(tmp_path, run):
+    """The groups of the second are numbered on, so that it does not stand in the place of the first."""
+    for _ in range(2):
+        trainer = make_trainer(tmp_path, OwnTasks(OwnEnv), arguments={"run": run}, max_steps=1)
+        record(trainer, run)
+        trainer.train()
+    assert [(int(one.group), one.index) for one in rollouts_of(run)] == [(g, n) for g in range(4) for n in range(2)]
+    assert all(score(one, "advantage").value is not None for one in rollouts_of(run))
+
+
 async def test_without_a_run_and_inside_an_event_loop(tmp_path):
     """Nothing is recorded, and the training works where a loop is running already, as in a notebook."""
     trainer = make_trainer(tmp_path, OwnTasks(OwnEnv))

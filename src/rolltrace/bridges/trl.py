@@ -191,7 +191,8 @@ class RecordedTrainer:
         trainer = self.trainer
         is_training = trainer.model.training
         num_generations = trainer.num_generations if is_training else trainer.num_generations_eval
-        place = self._places.take(
+        places = Places() if self._runner_records else self._places  # the runner has numbers of its own
+        place = places.take(
             "train" if is_training else self._split,
             trainer.state.global_step,
             trainer.accelerator.process_index,

@@ -13,6 +13,7 @@ from rolltrace.envs.tasks import Tasks, make_builder
 from rolltrace.errors import ContextOverflowError, InputError
 from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.store.writer import RunWriter
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.sink import Sink
@@ -125,7 +126,7 @@ class RolloutFunction:
         self._roles = roles
         self._limits = limits
         self._seed = seed
-        self._places = Places()
+        self._places = Places.of_run(run) if isinstance(run, RunWriter) else Places()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
