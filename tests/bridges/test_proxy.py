@@ -13,9 +13,12 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rolltrace
 from loopback import chat, serving
+from rolltrace.bridges.api_calls import EventStream
 from rolltrace.bridges.proxy import RecordingProxy
 from rolltrace.store.reader import RunReader
 
@@ -58,6 +61,11 @@ async def answer(request: web.Request) -> web.StreamResponse:
         if kind == "cut":
             request.transport.abort()
         return response
+    if kind == "squeezed":
+        headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
+        return web.Response(body=gzip.compress(body_of(int(seed))[0]), headers=headers)
+    if kind == "odd":
+        return web.Response(body=b'data: {"choices": [5]}\n\n' + body_of(1)[0], content_type="text/event-stream")
     completion = chat("4")
     completion["choices"] = [{**completion["choices"][0], "index": number} for number in range(body.get("n") or 1)]
     if kind == "gzip":
@@ -250,3 +258,43 @@ def test_wrong_use(tmp_path):
         command = [sys.executable, "-m", "rolltrace", "proxy", *words, "--out", str(tmp_path / "run")]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (ran.returncode, "Expected" in ran.stderr) == (2, True)
+
+
+async def test_streams_that_are_read_at_their_end(upstream, run):
+    """A compressed stream is recorded, too, and one that cannot be understood is passed on."""
+    async with proxied(upstream, run) as client:
+        async with ask(client, "squeezed 1", stream=True) as response:
+            assert await response.read() == body_of(1)[0]
+        async with ask(client, "odd", stream=True) as response:
+            assert (await response.read()).endswith(body_of(1)[0])
+    first, *_ = recorded(run)
+    assert first.steps[0].trace.policy_response.content == body_of(1)[1]
+
+
+async def test_cookies_stay_with_their_client(run):
+    """What the server sets for one client is passed on to that client, and never sent for another."""
+
+    async def greet(request: web.Request) -> web.Response:
+        response = web.json_response({"cookies": dict(request.cookies)})
+        response.set_cookie("who", "first")
+        return response
+
+    with serving(greet) as url:
+        async with proxied(url.replace("127.0.0.1", "localhost"), run) as client:
+            for _ in range(2):
+                async with client.get("/v1/models", headers={"Cookie": "mine=1"}) as response:
+                    assert await response.json() == {"cookies": {"mine": "1"}}
+                    assert "who=first" in response.headers["Set-Cookie"]
+                client.cookie_jar.clear()
+
+
+@given(st.lists(st.integers(0, 300), max_size=30), st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"]))
+def test_a_stream_is_the_same_in_any_pieces(sizes, separator):
+    """Events are read alike wherever the pieces of a stream end, and however its lines do."""
+    data = body_of(2)[0].replace(b"\n\n", separator)
+    stream = EventStream()
+    for size in sizes:
+        stream.add(data[:size])
+        data = data[size:]
+    stream.add(data)
+    assert stream.answer["choices"][0]["message"]["content"] == body_of(2)[1]

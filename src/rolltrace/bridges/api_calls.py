@@ -222,18 +222,41 @@ def split_choices(answer: Any) -> list[Any]:
 
 def read_answer(text: bytes, content_type: str) -> Any:
     """The answer in the body of a response: JSON, or the events of a stream."""
-    if "event-stream" not in content_type:
-        with contextlib.suppress(ValueError):
-            return msgspec.json.decode(text)
-        return {"choices": [{"message": {"role": "assistant", "content": text.decode(errors="replace")}}]}
-    collector = StreamCollector()
-    for line in text.splitlines():
-        if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
-            with contextlib.suppress(ValueError):  # the last line of a stream that was cut
-                event = msgspec.json.decode(line[5:])
-                if isinstance(event, Mapping):
-                    collector.add(event)
-    return collector.answer
+    if "event-stream" in content_type:
+        events = EventStream()
+        events.add(text)
+        return events.answer
+    with contextlib.suppress(ValueError):
+        return msgspec.json.decode(text)
+    return {"choices": [{"message": {"role": "assistant", "content": text.decode(errors="replace")}}]}
+
+
+class EventStream:
+    """Reads the events of a stream piece by piece, as they come."""
+
+    def __init__(self) -> None:
+        self._collector = StreamCollector()
+        self._rest = b""
+
+    def add(self, chunk: bytes) -> None:
+        """Read the lines that are complete by now."""
+        lines, _, self._rest = (self._rest + chunk).rpartition(b"\n")
+        self._read(lines)
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The answer as far as it came."""
+        self._read(self._rest)
+        self._rest = b""
+        return self._collector.answer
+
+    def _read(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+                with contextlib.suppress(ValueError):  # the last line of a stream that was cut
+                    event = msgspec.json.decode(line[5:])
+                    if isinstance(event, Mapping):
+                        self._collector.add(event)
 
 
 def decompress(data: bytes, encoding: str, most: int) -> bytes:

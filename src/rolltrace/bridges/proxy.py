@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 
 from rolltrace.bridges.api_calls import (
     ApiRequest,
+    EventStream,
     decompress,
     parse_request,
     read_answer,
@@ -29,6 +30,7 @@ from rolltrace.trace.codec import utc_now
 from rolltrace.trace.ids import new_id
 
 PREFIX = "X-Rolltrace-"
+_LOWER_PREFIX = PREFIX.lower()
 _log = logging.getLogger("rolltrace")
 _HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
@@ -92,7 +94,10 @@ class RecordingProxy:
         """While the server runs: one client, and a task that ends idle rollouts. Then all rollouts are ended."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
         connector = aiohttp.TCPConnector(limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+        jar = aiohttp.DummyCookieJar()  # the cookie of one client is not for another
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=jar, auto_decompress=False
+        )
         idle = asyncio.create_task(self._end_idle())
         yield
         idle.cancel()
@@ -251,13 +256,22 @@ class _RecordedTurn(_Turn):
         self._size = 0
         self._status = 0
         self._headers: Mapping[str, str] = {}
+        self._events: EventStream | None = None
+        """Reads a stream while it comes: to read all of it at its end would make other requests wait."""
 
     def begin_answer(self, status: int, headers: Mapping[str, str]) -> None:
         self._status, self._headers = status, headers
+        if status < 400 and "event-stream" in headers.get("Content-Type", "") and "Content-Encoding" not in headers:
+            self._events = EventStream()
 
     def add(self, chunk: bytes) -> None:
         if self._size < _MAX_RECORDED:
             self._chunks.append(chunk)
+            try:
+                if self._events is not None:
+                    self._events.add(chunk)
+            except Exception:  # noqa: BLE001 - as above; the end reads everything again, and says what is wrong
+                self._events = None
         self._size += len(chunk)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -268,15 +282,20 @@ class _RecordedTurn(_Turn):
 
     def _end(self, error: BaseException | None) -> None:
         seconds = time.perf_counter() - self._started
-        text = decompress(b"".join(self._chunks), self._headers.get("Content-Encoding", ""), _MAX_RECORDED)
         if self._status >= 400:
-            message = text[:2_000].decode(errors="replace")
+            message = self._text[:2_000].decode(errors="replace")
             self.record(None, seconds, {"type": f"HTTP {self._status}", "message": message, "layer": "policy"})
         elif error is not None and not self._chunks:
             self.record(None, seconds, error)
         else:
             is_partial = error is not None or self._size > _MAX_RECORDED
-            self.record(read_answer(text, self._headers.get("Content-Type", "")), seconds, error, is_partial=is_partial)
+            kind = self._headers.get("Content-Type", "")
+            answer = read_answer(self._text, kind) if self._events is None else self._events.answer
+            self.record(answer, seconds, error, is_partial=is_partial)
+
+    @property
+    def _text(self) -> bytes:
+        return decompress(b"".join(self._chunks), self._headers.get("Content-Encoding", ""), _MAX_RECORDED)
 
     def record(self, answer: Any, seconds: float, error: Any = None, *, is_partial: bool = False) -> None:
         """Record the answer; it is None if only an error came."""
@@ -351,10 +370,11 @@ def _header_fields(request: web.Request) -> dict[str, Any]:
 
 def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The headers that are passed on: those of the message, not those of the connection or for the proxy."""
-    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    left_out = _HOP_BY_HOP | {name.strip().lower() for name in headers.get("Connection", "").split(",")}
     passed: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
-        if name.lower() not in _HOP_BY_HOP | named and not name.lower().startswith(PREFIX.lower()):
+        lowered = name.lower()
+        if lowered not in left_out and not lowered.startswith(_LOWER_PREFIX):
             passed.add(name, value)
     return passed
 
