@@ -357,19 +357,24 @@ def test_a_resumed_command_logs(tmp_path, trackio):
 
 
 PROGRAM = """
-import signal, sys, rolltrace
+import signal, sys, threading, rolltrace
 
 class Print:
+    logged = threading.Event()
+
     def log(self, metrics, step):
         print(step, metrics["rollout/train/rollouts"], flush=True)
+        self.logged.set()
 
     def close(self):
         print("closed", flush=True)
 
 run = rolltrace.create_run(sys.argv[1])
 rolltrace.log_metrics(run, Print())
-with run.rollout(env="sums", task="1", group="1", index=0) as r:
-    r.step("17 + 25?", "42", 1.0)
+for iteration in range(2):
+    with run.rollout(env="sums", task="1", group="1", index=0, iteration=iteration) as r:
+        r.step("17 + 25?", "42", 1.0)
+Print.logged.wait()
 if sys.argv[2] == "SIGTERM":
     signal.raise_signal(signal.SIGTERM)
 """
@@ -382,4 +387,4 @@ def test_a_program_that_ends_logs_the_rest(tmp_path, end):
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ran.stderr == ""
     assert ran.returncode == (-signal.SIGTERM if end == "SIGTERM" else 0)
-    assert ran.stdout.split("\n") == ["0 1.0", "closed", ""]
+    assert ran.stdout.split("\n") == ["0 1.0", "1 1.0", "closed", ""]
