@@ -285,9 +285,16 @@ class Forgetting(OwnEnv):
         return rolltrace.StepResult(0.0, False, new)
 
 
+class Changing(OwnEnv):
+    async def step(self, completion):
+        tool = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
+        return rolltrace.StepResult(0.0, False, rolltrace.Observation([{"role": "user", "content": "?"}], tools=[tool]))
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
+        (Changing, "Expected the same tools in every turn"),
         (Stopping, "Expected an environment without stop sequences"),
         (Forgetting, "Expected a conversation that only grows"),
     ],

@@ -50,25 +50,30 @@ class Chat:
         )  # fmt: skip
         return ids
 
-    def render_messages(self, request: Request) -> list[int]:
-        """The ids of a whole prompt."""
+    def render_first(self, request: Request) -> list[int]:
+        """The ids of the first prompt."""
         _check_stop(request)
         return self.render([_chat_dict(message) for message in request.messages], _tool_dicts(request.tools))
 
-    def render_between(self, before: Sequence[Message], request: Request, ids: Sequence[int]) -> list[int]:
-        """The ids of what the environment said since the policy's last answer, up to the next one.
+    def render_between(self, before: Request, request: Request, ids: Sequence[int]) -> list[int]:
+        """The ids of what the environment said since the policy answered the request before, up to the next answer.
 
         The conversation is not tokenized again, because a policy's ids may differ from those of its text. Like TRL,
         this compares the ids of a short conversation with and without the new messages.
         """
         _check_stop(request)
-        messages = request.messages
-        if messages[: len(before)] != tuple(before) or len(messages) <= len(before):
+        messages, length = request.messages, len(before.messages)
+        if messages[:length] != before.messages or [one.role for one in messages[length:][:1]] != ["assistant"]:
             raise InputError(
                 "Expected a conversation that only grows, got an environment that replaces its history: a completion "
                 "of TRL is one sequence of tokens."
             )
-        new = [_chat_dict(message) for message in messages[len(before) + 1 :]]
+        if request.tools != before.tools:
+            raise InputError(
+                "Expected the same tools in every turn, got an environment that changes them: in a completion of TRL, "
+                "the first prompt names the tools."
+            )
+        new = [_chat_dict(message) for message in messages[length + 1 :]]
         answer: dict[str, Any] = {"role": "assistant", "content": "!"}
         if new and new[0]["role"] == "tool":
             function = {"name": new[0].get("name", "tool"), "arguments": {}}

@@ -15,7 +15,7 @@ from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.freeform import describe
-from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.message import Sampling
 from rolltrace.trace.sink import Sink
 from rolltrace.trace.tokens import Tokens
 
@@ -92,8 +92,8 @@ class _Row:
 
     def __init__(self, rollout: SteppedRollout) -> None:
         self.rollout = rollout
-        self.messages: tuple[Message, ...] = ()
-        """The last prompt."""
+        self.request: Request | None = None
+        """The last request."""
         self.prompt_ids: list[int] = []
         self.ids: list[int] = []
         self.mask: list[int] = []
@@ -234,12 +234,12 @@ def _sample(
     answers: list[tuple[_Row, Completion | Exception]] = []
     fitting: list[tuple[_Row, Request, int]] = []
     for row, request in requests:
-        if not row.messages:
-            row.prompt_ids = chat.render_messages(request)
-            between: list[int] = []
+        between: list[int] = []
+        if row.request is None:
+            row.prompt_ids = chat.render_first(request)
         else:
-            between = chat.render_between(row.messages, request, row.ids)
-        row.messages = request.messages
+            between = chat.render_between(row.request, request, row.ids)
+        row.request = request
         room = chat.room(len(row.prompt_ids), len(row.ids) + len(between))
         if room > 0:
             row.add(between, None, is_sampled=False)
