@@ -126,6 +126,23 @@ def test_some_iterations(run):
     assert iteration_metrics(run, []) == {}
 
 
+def test_tokens_that_are_not_known(tmp_path):
+    """Where no step states its tokens, they are left out; a rollout without steps has none, which is known."""
+    place = {"env": "sums", "task": "17+25", "group": "17+25", "index": None}
+    with rolltrace.create_run(tmp_path / "counted") as run:
+        for iteration, usages in enumerate([[None, None], [None, {"completion_tokens": 4, "prompt_tokens": 6}]]):
+            for usage in usages:
+                with run.rollout(**place, iteration=iteration) as r:
+                    r.step(QUESTION, "42", 1.0, usage=usage)
+        run.rollout(**place, iteration=2).end()
+    with rolltrace.open_run(tmp_path / "counted") as opened:
+        found = iteration_metrics(opened)
+    names = ["rollout/train/completion_tokens/mean", "rollout/train/completion_tokens/max"]
+    names.append("rollout/train/prompt_tokens/mean")
+    tokens = [[found["train", iteration].get(name) for name in names] for iteration in range(3)]
+    assert tokens == [[None] * 3, [4, 4, 6], [0, 0, 0]]
+
+
 def test_lengths_are_known_without_text(tmp_path, run):
     """A run that was recorded as numbers has the same metrics, but for its times."""
     record(tmp_path / "numbers", trace="numbers")

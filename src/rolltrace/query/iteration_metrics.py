@@ -92,10 +92,13 @@ def _number_query(selected: str) -> str:
             from steps where {selected}
         ), responses as (
             select rollout, sum({_CHARS}) as response_chars, bool_or(termination = 'length') as cut,
-                bool_or(parse_error is not null) as unreadable
+                bool_or(parse_error is not null) as unreadable, bool_and(completion_tokens is null) as uncounted
             from turns group by rollout
         ), measured as (
-            select *, status <> 'ok' as failed, coalesce(cut, false) as truncated,
+            select * replace (
+                    if(uncounted, null, prompt_tokens) as prompt_tokens,
+                    if(uncounted, null, completion_tokens) as completion_tokens
+                ), status <> 'ok' as failed, coalesce(cut, false) as truncated,
                 coalesce(unreadable, false) as parse_error
             from counted left join responses on rollout = id
         ), parts as (
