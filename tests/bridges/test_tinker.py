@@ -6,6 +6,7 @@ pytest.importorskip("tinker_cookbook")
 
 import asyncio
 import copy
+import gc
 import inspect
 import itertools
 import json
@@ -34,6 +35,7 @@ from tinker_cookbook.tool_use import build_agent_tool_env, simple_tool_result, t
 
 import rolltrace
 from rolltrace.bridges.tinker import record
+from rolltrace.bridges.tinker_group import trainer
 from rolltrace.errors import InputError
 from rolltrace.trace.convert import as_message
 from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer
@@ -279,9 +281,10 @@ def assert_same(renderer, trajectory, total, reward, metrics, rollout):
         message, termination = renderer.parse_response(transition.ac.tokens)
         assert step.trace.policy_response == as_message(message, "", [])
         has_own_stop = rollout.env == "TwoPlayerEnv"
-        sampling = rollout.sampling[step.sampling]
-        stop = list(sampling.stop or sampling.other["stop_token_ids"])
-        assert has_own_stop or stop == list(renderer.get_stop_sequences())
+        if step.sampling is not None:  # a loop of your own does not say how it samples
+            sampling = rollout.sampling[step.sampling]
+            stop = list(sampling.stop or sampling.other["stop_token_ids"])
+            assert has_own_stop or stop == list(renderer.get_stop_sequences())
         ended = "stop_sequence" if has_own_stop else str(termination)
         assert step.termination == ("length" if transition.ac.stop_reason == "length" else ended)
         assert_renders(renderer, step.trace.prompt, transition.ob)
@@ -341,6 +344,7 @@ def test_the_record_is_what_the_training_loop_saw(trained):
     members = {(one.split, one.iteration, one.group, one.index, one.attempt) for one in recorded}
     assert len(members) == len(recorded)
     for one in recorded:
+        assert all(step.sampling is not None for step in one.steps)
         played = one.steps if one.split == "train" else ()
         expected = [[value - 0.125 for value in step.tokens.logprobs] for step in played]
         assert trained.get(one.id, []) == expected
@@ -426,6 +430,42 @@ def test_other_training_loops(tmp_path, monkeypatch, run, seen, mode):
         assert_same(renderer, *one)
     assert len(rollouts_) == 24
     assert all([score.name for score in one.scores] == ["advantage", "trainer_logprobs"] for one in rollouts_)
+    recorded.undo()
+
+
+def test_a_second_training(tmp_path, monkeypatch, run):
+    """Groups that are played again by another training have names of their own."""
+    renderer = make_renderer(RENDERER)
+    datasets = ListBuilder(train=ListDataset([problems(renderer, 2)]), test=ListDataset([problems(renderer, 1)], 1))
+    recorded = record(datasets, run)
+    for number in range(2):
+        train_on(tmp_path / str(number), monkeypatch, recorded, Policy(), eval_every=1)
+    places = sorted((one.split, one.iteration, one.group, one.index) for one in read(run))
+    assert places == [
+        *[("test", iteration, group, 0) for iteration in range(2) for group in ("0.0", "0.0@2")],
+        *[("train", at, f"{at}.0{again}", index) for at in range(2) for again in ("", "@2") for index in range(2)],
+    ]
+    recorded.undo()
+
+
+def test_training_without_tokens(tmp_path, monkeypatch):
+    """A run without tokens has no numbers per token, and data that are not trained on are not kept."""
+    with rolltrace.create_run(tmp_path / "run") as run:
+        recorded = record(ListBuilder(train=ListDataset([problems(make_renderer(RENDERER))], 1)), run)
+        train_on(tmp_path, monkeypatch, recorded, Policy())
+        assert {score.name for one in read(run) for score in one.scores} == {"advantage"}
+        recorded.undo()
+
+
+def test_data_that_nothing_is_trained_on(run):
+    """Data of a loop of your own are not kept."""
+    recorded = record(problems(make_renderer(RENDERER)), run)
+    groups = [play(recorded, Policy())]
+    data, _ = train.assemble_training_data(groups, train.compute_advantages(groups))
+    assert len(trainer.data) == len(data) == 4
+    del data
+    gc.collect()
+    assert trainer.data == {}
     recorded.undo()
 
 
@@ -898,6 +938,40 @@ def test_a_loop_of_your_own(run):
         assert_same(renderer, *one)
     assert {(one.split, one.iteration, one.group) for one in rollouts_} == {("try", 7, "mine")}
     assert (rollouts_[2].stop_reason, rollouts_[2].reward, rollouts_[2].steps) == ("episode_aborted", None, ())
+    recorded.undo()
+
+
+def test_a_loop_without_cleanup(run):
+    """Groups that are graded are recorded, also if the builder is wrapped again and `cleanup` is not called."""
+    renderer = make_renderer(RENDERER)
+    recorded = record(problems(renderer, 2), run, group="g")
+    limited = LimitedBuilder(recorded, RolloutLimits(max_turns=1))
+
+    async def main():
+        completer = rollouts.TinkerTokenCompleter(SamplingClient(Policy()), max_tokens=64)
+        return [await rollouts.do_group_rollout(limited, completer) for _ in range(2)]
+
+    seen = asyncio.run(main())
+    rollouts_ = read(run)
+    assert [(one.group, one.index) for one in rollouts_] == [("g", 0), ("g", 1), ("g#2", 0), ("g#2", 1)]
+    for one in match(rollouts_, seen):
+        assert_same(renderer, *one)
+    recorded.undo()
+
+
+class SameTwice(EnvGroupBuilder):
+    """One env that stands for two."""
+
+    async def make_envs(self):
+        return [TokenEnv()] * 2
+
+
+def test_an_env_that_is_there_twice(run, caplog):
+    """Its rollouts cannot be told apart: they are not recorded, and counted."""
+    recorded = record(SameTwice(), run)
+    assert len(play(recorded, lambda prompt: "a").trajectories_G) == 2
+    assert (recorded.failed, read(run)) == (1, [])
+    assert "the same env twice" in caplog.text
     recorded.undo()
 
 

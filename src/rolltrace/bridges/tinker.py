@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 from rolltrace.bridges.tinker_envs import to_tinker
 from rolltrace.bridges.tinker_group import Group, Place, Plays, Recording, State
@@ -107,8 +108,10 @@ class RecordedDataset(RLDataset, _Undoable):
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
         """The builders of a batch."""
         iteration = index if self._split == "train" else None  # evaluations are played again and again
+        fetches = self.recording.count_fetch(self._split, index)
+        again = f"@{fetches}" if fetches > 1 else ""
         return [
-            RecordedEnvGroupBuilder(builder, self.recording, Place(self._split, iteration, f"{index}.{number}"))
+            RecordedEnvGroupBuilder(builder, self.recording, Place(self._split, iteration, f"{index}.{number}{again}"))
             for number, builder in enumerate(self.inner.get_batch(index))
         ]
 
@@ -125,6 +128,8 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
         self._plays = Plays(place)
         self._open: list[Group] = []
         """The groups that are being played."""
+        self._ended: WeakSet[Group] = WeakSet()
+        """Those that are recorded, and may not be cleaned up yet."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -137,9 +142,15 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
     def _playing(self) -> Group | None:
         """The group that this task plays; in a task that did not make it, the only one there is."""
         group = _group.get()
-        if group not in self._open:
-            group = self._open[0] if len(self._open) == 1 else None
-        return group
+        if group in self._open or group in self._ended:
+            return group
+        return self._open[0] if len(self._open) == 1 else None
+
+    def _settle(self, group: Group) -> None:
+        """Forget a group if it has ended."""
+        if group.has_ended and group in self._open:
+            self._open.remove(group)
+            self._ended.add(group)
 
     async def make_envs(self) -> Sequence[Env]:
         """Make the envs of the group; after a failure, tinker-cookbook makes them again and plays the first."""
@@ -169,6 +180,7 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
             raise
         if group is not None:
             guard(group.grade, trajectory_group, env_group, rewards)
+            self._settle(group)
         return rewards
 
     async def cleanup(self) -> None:
@@ -177,8 +189,8 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
             await self.inner.cleanup()
         finally:
             if (group := self._playing()) is not None:
-                self._open.remove(group)
                 self.recording.guard(group.end)
+                self._settle(group)
 
     def logging_tags(self) -> list[str]:
         """The tags of the group."""

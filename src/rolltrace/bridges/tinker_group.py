@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
@@ -52,6 +53,12 @@ class Recording:
         self.state = state
         self.guard = Guard("a rollout of tinker-cookbook", "`failed` of what record() returned")
         self.is_active = False
+        self._fetches: dict[tuple[str, int], int] = {}
+
+    def count_fetch(self, split: str, batch: int) -> int:
+        """How often this batch was fetched: more than once if there are several trainings."""
+        self._fetches[split, batch] = self._fetches.get((split, batch), 0) + 1
+        return self._fetches[split, batch]
 
     def start(self, *, in_trainer: bool) -> None:
         """Replace the functions of tinker-cookbook that say how rollouts end, and in the trainer those that train."""
@@ -114,6 +121,8 @@ class Group:
         """Record these envs: the whole group, or those for another attempt."""
         run, guard = self._recording.run, self._recording.guard
         is_first = not self._members
+        if len(set(map(id, envs))) < len(envs):
+            raise ValueError("a group with the same env twice, whose rollouts cannot be told apart")
         watch_renderers(self._builder, *envs)
         for index, env in enumerate(envs):
             member = EnvRecording(env, self._begin, self._on_over, run, guard, self._recording.state)
@@ -151,6 +160,8 @@ class Group:
             if member is not None:
                 member.grade = reward
                 member.finish(trajectory)
+        if all(member.is_over or not member.is_watched for member in self._members):
+            self.end()  # a loop of one's own may not call `cleanup`
 
     def end(self) -> None:
         """Write the records of all that are over; those still being played follow when they are."""
@@ -173,8 +184,8 @@ class _Trainer:
     evaluation: int | None = None
     """The iteration of the evaluation that is running."""
     is_printing = False
-    data: ClassVar[dict[int, tuple[Any, Any]]] = {}
-    """By the id of a datum that is trained on, the datum and its trajectory."""
+    data: ClassVar[dict[int, Any]] = {}
+    """By the id of a datum that is trained on, its trajectory."""
 
 
 trainer = _Trainer()
@@ -255,7 +266,10 @@ def _recorded_data(original: Callable[..., Any], trajectory_groups: Any, *args: 
 def _remember_data(groups: Sequence[Any], data: Sequence[Any], places: Sequence[Mapping[str, int]]) -> None:
     for datum, place in zip(data, places, strict=True):
         trajectory = groups[place["group_idx"]].trajectories_G[place["traj_idx"]]
-        trainer.data[id(datum)] = (datum, trajectory)
+        recording = _recording_of(getattr(trajectory, MARK, None))
+        if recording is not None and recording.run.recording.tokens:
+            trainer.data[id(datum)] = trajectory
+            weakref.finalize(datum, trainer.data.pop, id(datum), None).atexit = False
 
 
 def _recorded_logprobs(original: Callable[..., Any], data: Any, logprobs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -267,8 +281,8 @@ def _score_logprobs(data: Sequence[Any], logprobs: Sequence[Any]) -> None:
     """Record the trainer's log-probabilities of the tokens that were trained on, step by step."""
     by_trajectory: dict[int, tuple[Any, list[float]]] = {}
     for datum, values in zip(data, logprobs, strict=True):
-        _, trajectory = trainer.data.pop(id(datum), (None, None))
-        if getattr(trajectory, MARK, None) is not None:
+        trajectory = trainer.data.pop(id(datum), None)
+        if trajectory is not None:
             is_trained = datum.loss_fn_inputs["mask"].to_torch() > 0
             by_trajectory.setdefault(id(trajectory), (trajectory, []))[1].extend(values[is_trained].tolist())
     for trajectory, values in by_trajectory.values():
@@ -288,10 +302,12 @@ def _guarded(action: Callable[..., None], *args: Any) -> None:
 
 
 def _score(mark: Mark, name: str, value: float, data: dict[str, Any] | None = None) -> None:
-    for recording in _active:
-        if recording.run.run == mark.run:
-            recording.run.score(mark.rollout, name, value, data=data, producer="tinker-cookbook")
-            return
+    if (recording := _recording_of(mark)) is not None:
+        recording.run.score(mark.rollout, name, value, data=data, producer="tinker-cookbook")
+
+
+def _recording_of(mark: Mark | None) -> Recording | None:
+    return next((one for one in _active if mark is not None and one.run.run == mark.run), None)
 
 
 def _recorded_print(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
