@@ -20,6 +20,7 @@ class Endpoint:
         self.script = []
         self.bodies = []
         self.hangs = threading.Event()
+        self.both = asyncio.Event()
         self.url = ""
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -34,6 +35,11 @@ class Endpoint:
         step = self.script.pop(0) if self.script else None
         if isinstance(step, int):
             return web.json_response({"error": {"message": f"status {step}"}}, status=step)
+        if step == "pair":  # fails once both requests are there
+            if "pair" not in self.script:
+                self.both.set()
+            await self.both.wait()
+            return web.json_response({"error": {"message": "both fail"}}, status=500)
         if step == "hang":
             self.hangs.set()
             await asyncio.Event().wait()

@@ -40,6 +40,24 @@ class ShopTools(vf.Toolset[ShopToolsConfig, ShopState]):
         return f"{len(self.state.basket)} in the basket, for {self.wanted}"
 
 
+class ClockConfig(vf.SharedToolsetConfig):
+    """Nothing to configure."""
+
+
+class Clock(vf.Toolset[ClockConfig, vf.State]):
+    """A tool of the taskset, without a prefix and without a state."""
+
+    TOOL_PREFIX = None
+
+    async def setup_task(self, task):
+        raise AssertionError("a server of the taskset does not know the task")
+
+    @vf.tool
+    def now(self) -> str:
+        """Say the time."""
+        return "noon"
+
+
 class ShopTaskConfig(vf.TaskConfig):
     """How the task is."""
 
@@ -91,6 +109,10 @@ class ShopConfig(vf.TasksetConfig):
 
 class ShopTaskset(vf.Taskset[ShopTask, ShopConfig]):
     """One task for each thing."""
+
+    @classmethod
+    def toolsets(cls, config):
+        return [Clock(ClockConfig())]
 
     def load(self):
         for wanted in self.config.wanted:

@@ -1,5 +1,7 @@
 """A taskset of verifiers for the tests of its bridge, with a harness that runs in this process."""
 
+import asyncio
+
 import httpx
 import verifiers.v1 as vf
 from verifiers.v1.runtimes import ProgramResult
@@ -91,6 +93,7 @@ class SumsHarnessConfig(vf.HarnessConfig):
     retries: int = 0
     compacts: bool = False
     tools: bool = True
+    parallel: bool = False
 
 
 class SumsHarness(vf.Harness[SumsHarnessConfig]):
@@ -104,6 +107,12 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, timeout=60) as client:
+            if self.config.parallel:  # two agents at once
+                others = [{"role": "user", "content": "Somebody else's."}]
+                bodies = [{"model": ctx.model, "messages": each} for each in (messages, others)]
+                url = f"{endpoint}/chat/completions"
+                await asyncio.gather(*(client.post(url, json=body) for body in bodies))
+                return ProgramResult(exit_code=1, stdout="", stderr="no answer")
             while True:
                 body = {"model": ctx.model, "messages": messages}
                 if self.config.tools:

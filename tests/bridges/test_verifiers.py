@@ -168,6 +168,16 @@ async def test_a_failed_call_keeps_its_prompt(run, endpoint, before):
     assert [(each.role, each.content) for each in rollout.pending_messages] == [(m.role, m.content) for m in sent]
 
 
+async def test_calls_that_fail_at_once(run, endpoint):
+    """If several requests are in flight, it is unknown which one fails: no prompt is recorded, and not a wrong one."""
+    endpoint.script = ["pair", "pair"]
+    [episode] = await play(make_env(harness={"parallel": True}), context(endpoint), run)
+    [rollout] = rollouts_of(run)
+    assert_equals(rollout, episode.traces[0])
+    assert len(rollout.calls) == 2
+    assert rollout.calls[0].prompt == ()
+
+
 async def test_a_call_that_the_harness_retries(run, endpoint):
     """The failed call is beside the steps, with its prompt; the step that answered has its own."""
     endpoint.script = [503]
@@ -435,7 +445,7 @@ def test_the_methods_that_are_replaced():
     assert list(episode) == ["self", "task", "ctx", "on_trace", "on_discard"]
     assert "_on_change" in Trace.__private_attributes__
     assert callable(Trace.watch)
-    assert isinstance(Trace.pending, property)
+    assert "_pending" in Trace.__private_attributes__
 
 
 def test_the_benchmark_runs():

@@ -1,6 +1,7 @@
 """The built-in family `verifiers:NAME`: tasksets that are played in this process."""
 
 import contextlib
+import inspect
 import json
 import os
 import pickle
@@ -47,12 +48,13 @@ async def played(spec, replies, *, number=0, episodes=1, **args):
 
 async def test_tools_state_and_runtime():
     """Tools run in this process on the task's state, hooks have a working directory, and the rewards are weighted."""
-    replies = [calling(put(thing="apples", count=2), put("c2", thing="pears")), "Done."]
+    replies = [calling(put("c0", "now"), put(thing="apples", count=2), put("c2", thing="pears")), "Done."]
     [rollout] = await played("verifiers:vf-shop", replies)
     first, second = rollout.steps
-    assert [tool.name for tool in rollout.tools[first.tools]] == ["shop_put"]
-    assert rollout.tools[0][0].parameters.to_dict()["required"] == ["thing"]
-    assert [(m.role, m.content, m.tool_call_id) for m in second.trace.prompt[-2:]] == [
+    assert [tool.name for tool in rollout.tools[first.tools]] == ["now", "shop_put"]
+    assert rollout.tools[0][1].parameters.to_dict()["required"] == ["thing"]
+    assert [(m.role, m.content, m.tool_call_id) for m in second.trace.prompt[-3:]] == [
+        ("tool", "noon", "c0"),
         ("tool", "2 in the basket, for apples", "c1"),
         ("tool", "3 in the basket, for apples", "c2"),
     ]
@@ -146,6 +148,16 @@ def test_what_cannot_be_played_is_refused(name, args, message):
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_taskset_needs_is_named(tmp_path, monkeypatch):
+    """A taskset that is there, but imports a package that is not, is told apart from one that is not there."""
+    (tmp_path / "vf_needy.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        InputError, match="verifiers:vf-needy needs the package no_such_package, which is not installed"
+    ):
+        load_env("verifiers:vf-needy")
+
+
 def test_intercepting_tasks_are_refused(monkeypatch):
     """Hooks on requests and responses belong to verifiers' own server."""
 
@@ -175,3 +187,12 @@ async def test_tools_elsewhere_are_refused():
 def test_there_is_no_list():
     """Tasksets are packages of any name."""
     assert list_members("verifiers") == VerifiersTasks.names() == []
+
+
+def test_what_is_used_of_tool_servers():
+    """The private parts of verifiers' tool servers that the adapter replaces are as in version 0.4."""
+    tools = vf_shop.ShopTools(vf_shop.ShopToolsConfig())
+    assert list(inspect.signature(tools._pull_state).parameters) == []
+    assert list(inspect.signature(tools._push_state).parameters) == ["before"]
+    assert isinstance(tools._exit_stack, contextlib.AsyncExitStack)
+    assert tools.server_name == "shop"

@@ -56,7 +56,7 @@ class RecordedTrace:
         self._calls = 0
         """How many of the trace's calls are recorded."""
         self._last_sent: list[dict[str, Any]] = []
-        """The last prompt that was sent while no node had it."""
+        """The last prompt that was sent, while it has no answer."""
 
     def update(self) -> None:
         """Record the calls that are new."""
@@ -67,16 +67,20 @@ class RecordedTrace:
                 self._step(call.node, call)
             elif call.error is not None:
                 self._fail(call)
-        if pending := trace.pending:
-            new = [self._to_chat(message) for message in pending]
-            # A request in flight is shown without those of its messages that the graph has.
-            is_whole = not trace.nodes or new[0]["role"] == "system"
-            self._last_sent = new if is_whole else [*self._path(len(trace.nodes) - 1), *new]
+        self._note_request_in_flight()
+
+    def _note_request_in_flight(self) -> None:
+        """Keep the prompt that has no answer yet: a trace shows it without those of its messages that the graph has."""
+        requests = list(getattr(self._trace, "_pending", {}).values())
+        if len(requests) > 1:  # of several at once, it is unknown which one fails
+            self._last_sent = []
+        elif requests and requests[0]:
+            nodes = self._trace.nodes
+            new = [self._to_chat(message) for message in requests[0]]
+            is_whole = not nodes or new[0]["role"] == "system"
+            self._last_sent = new if is_whole else [*self._path(len(nodes) - 1), *new]
 
     def _fail(self, call: Any) -> None:
-        """A call failed: it is recorded beside the steps, and its prompt is the last one until another is sent."""
-        if self._last_sent:
-            self._recorder.send(self._last_sent)
         self._recorder.call(
             self._last_sent,
             role="policy",

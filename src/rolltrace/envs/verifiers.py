@@ -88,8 +88,11 @@ def load_tasks(name: str, config: str) -> LoadedTasks:
         kind = loaders.taskset_config_type(name)
         env = loaders.environment_class(name)
     except ModuleNotFoundError as error:
+        missing = getattr(error.__cause__, "name", None)
+        if missing is not None and missing != name.rsplit("/", 1)[-1].partition("@")[0].replace("-", "_").lower():
+            raise InputError(f"{FAMILY}:{name} needs the package {missing}, which is not installed.") from error
         raise InputError(
-            f"There is no taskset {name!r}: install the package that has it, or add its folder to PYTHONPATH. ({error})"
+            f"There is no taskset {name!r}: install the package that has it, or add its folder to PYTHONPATH."
         ) from error
     except (Exception, SystemExit) as error:
         raise InputError(f"{FAMILY}:{name} cannot be imported: {type(error).__name__}: {error}") from error

@@ -25,17 +25,18 @@ class TaskTools:
     @contextlib.asynccontextmanager
     async def open(self, taskset: Any, task: Any) -> AsyncIterator[None]:
         """Set the tools up for the task; they are closed after the block."""
-        toolsets = [*taskset.toolsets(taskset.config), *task.toolsets(task.config)]
         async with contextlib.AsyncExitStack() as stack:
-            for toolset in toolsets:
+            for toolset in taskset.toolsets(taskset.config):
                 await stack.enter_async_context(toolset._exit_stack)
-                await self._add(toolset, task)
-            chats = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-                     for tool in self.offered]  # fmt: skip
-            self.specs = tuple(as_tool(chat, "tools", []) for chat in chats)
+                await self._add(toolset, None)
+            for toolset in task.toolsets(task.config):
+                await stack.enter_async_context(toolset._exit_stack)
+                await self._add(toolset, task.data)
+            self.specs = tuple(as_tool(tool, "tools", []) for tool in self.offered)
             yield
 
-    async def _add(self, toolset: Any, task: Any) -> None:
+    async def _add(self, toolset: Any, data: Any) -> None:
+        """Add the tools of a server; the data of the task are for servers of the task, not of the taskset."""
         config = toolset.config
         runtime = getattr(config, "runtime", None)
         if getattr(config, "url", None) or (runtime is not None and runtime.type != "subprocess"):
@@ -53,7 +54,8 @@ class TaskTools:
         # A tool server gets the state over HTTP; here it is the same object.
         toolset._pull_state, toolset._push_state = shared_state, no_push
         await toolset.setup()
-        await toolset.setup_task(task.data)
+        if data is not None:
+            await toolset.setup_task(data)
         server = import_module("mcp.server.mcpserver").MCPServer(toolset.server_name or type(toolset).__name__)
         toolset.register(server)
         prefix = f"{toolset.server_name}_" if toolset.server_name else ""
