@@ -1,7 +1,7 @@
 """Columns of Python values as Arrow arrays, which DuckDB reads without parsing text."""
 
 import re
-from array import array
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache, partial
@@ -12,8 +12,8 @@ from rolltrace.query.table_schema import COUNTS, NUMBER_MAP
 from rolltrace.trace.json_numbers import NON_FINITE
 
 if TYPE_CHECKING:
-    from nanoarrow import Schema
-    from nanoarrow._array import CArray
+    from nanoarrow._array import CArray, CArrayBuilder
+    from nanoarrow._schema import CSchema
 
 Values = Sequence[Any]
 Parts = tuple[list[Any], list["CArray"]]
@@ -63,16 +63,11 @@ class ArrowTable:
 
 
 @cache
-def _arrow_type(kind: str) -> "Schema":
-    """The Arrow type of a column of this SQL type, or of an entry of its maps."""
+def _arrow_type(kind: str) -> "CSchema":
+    """The Arrow type of a column of this SQL type."""
     import nanoarrow
 
-    if kind.endswith(" entry"):
-        item = _arrow_type(_item_kind(kind))
-        return nanoarrow.struct({"key": nanoarrow.string(nullable=False), "value": item}, nullable=False)
-    if kind.startswith("MAP"):
-        return nanoarrow.map_(nanoarrow.string(), _arrow_type(_item_kind(kind)))
-    return {
+    make_type = {
         "VARCHAR": nanoarrow.string,
         "JSON": lambda: nanoarrow.extension_type(nanoarrow.string(), "arrow.json", b""),
         "BIGINT": nanoarrow.int64,
@@ -80,58 +75,60 @@ def _arrow_type(kind: str) -> "Schema":
         "BOOLEAN": nanoarrow.bool_,
         "TIMESTAMP": lambda: nanoarrow.timestamp("us"),
         "VARCHAR[]": lambda: nanoarrow.list_(nanoarrow.string()),
-    }[kind]()
+        NUMBER_MAP: lambda: nanoarrow.map_(nanoarrow.string(), nanoarrow.float64()),
+        COUNTS: lambda: nanoarrow.map_(nanoarrow.string(), nanoarrow.int64()),
+    }[kind]
+    return nanoarrow.c_schema(make_type())
 
 
-def _array(kind: str, count: int, buffers: Iterable[Any], children: Iterable[Any] = (), nulls: int = 0) -> "CArray":
-    import nanoarrow
+def _builder(schema: "CSchema") -> "CArrayBuilder":
+    from nanoarrow._array import CArrayBuilder
 
-    return nanoarrow.c_array_from_buffers(
-        _arrow_type(kind), count, buffers, null_count=nulls, children=children, validation_level="none"
-    )
+    builder = CArrayBuilder.allocate()
+    builder.init_from_schema(schema)
+    return builder
+
+
+def _array(
+    schema: "CSchema", count: int, buffers: Sequence[Any], children: Sequence["CArray"], nulls: int = 0
+) -> "CArray":
+    from nanoarrow._buffer import CBuffer
+
+    builder = _builder(schema)
+    for number, buffer in enumerate(buffers):
+        if buffer is not None:
+            builder.set_buffer(number, CBuffer.from_pybuffer(buffer), move=True)
+    for number, child in enumerate(children):
+        builder.set_child(number, child)
+    builder.set_length(count)
+    builder.set_null_count(nulls)
+    return builder.finish(validation_level="none")
 
 
 def _column(kind: str, values: Values) -> "CArray":
-    """The array of a column. Those in which all rows have the same text, or no value, take next to no time."""
-    first, last = values[0], values[-1]
-    if first is None and last is None and values.count(None) == len(values):
-        return _default_column(kind, len(values), is_null=True)
-    if kind in ("VARCHAR", "JSON") and first == last and values.count(first) == len(values):
-        return _constant_column(kind, first, len(values))
-    if kind in _NESTED and not any(values) and None not in values:
-        return _default_column(kind, len(values), is_null=False)
-    if kind == "JSON":
-        values = [None if value is None or _is_null(value) else value for value in values]
-    try:
-        return _build(kind, values)
-    except TypeError:  # there is a None among them: looking for it first takes longer than most columns
-        validity = _bitmap([value is not None for value in values])
-        filled = [_DEFAULTS[kind] if value is None else value for value in values]
-        return _build(kind, filled, validity, values.count(None))
+    """The array of a column. One without values takes next to no time."""
+    if values[0] is None and values[-1] is None and values.count(None) == len(values):
+        return _null_column(kind, len(values))
+    return _build(kind, values)
 
 
 @lru_cache(maxsize=256)
-def _default_column(kind: str, count: int, *, is_null: bool) -> "CArray":
-    values = [_DEFAULTS[kind]] * count
-    return _build(kind, values, bytes((count + 7) // 8), count) if is_null else _build(kind, values)
+def _null_column(kind: str, count: int) -> "CArray":
+    return _build(kind, [None] * count)
 
 
-def _constant_column(kind: str, value: Any, count: int) -> "CArray":
-    if kind == "JSON" and _is_null(value):
-        return _default_column(kind, count, is_null=True)
-    [_, data], _ = _BUILDERS[kind]([value])
-    return _array(kind, count, [None, _even_offsets(len(data), count), data * count])
-
-
-def _build(kind: str, values: Values, validity: bytes | None = None, nulls: int = 0) -> "CArray":
-    """The array of values; where the bitmap `validity` has no bit, they are null. Raises `TypeError` if one is None."""
-    buffers, children = _BUILDERS[kind](values)
-    return _array(kind, len(values), [validity, *buffers], children, nulls)
-
-
-def _is_null(value: Any) -> bool:
-    """Whether a JSON value is null."""
-    return len(value) == len(_NULL) and bytes(value) == _NULL
+def _build(kind: str, values: Values) -> "CArray":
+    if kind == "VARCHAR":
+        return _texts(values)
+    if kind == "JSON":
+        return _json(values)
+    try:
+        buffers, children = _BUILDERS[kind](values)
+        return _array(_arrow_type(kind), len(values), [None, *buffers], children)
+    except (TypeError, struct.error):  # there is a None among them: looking for it first takes longer than most columns
+        validity = _bitmap([value is not None for value in values])
+        buffers, children = _BUILDERS[kind]([_DEFAULTS[kind] if value is None else value for value in values])
+        return _array(_arrow_type(kind), len(values), [validity, *buffers], children, values.count(None))
 
 
 def _bitmap(bits: Sequence[Any]) -> bytes:
@@ -140,41 +137,40 @@ def _bitmap(bits: Sequence[Any]) -> bytes:
     return int(digits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little")
 
 
-def _offsets(values: Iterable[Any]) -> "array[int]":
+def _offsets(values: Values) -> bytes:
     """Where each value begins if they are put one after the other, and where the last one ends."""
-    lengths = list(map(len, values))
-    if lengths and lengths.count(lengths[0]) == len(lengths):
-        return _even_offsets(lengths[0], len(lengths))
-    return array("i", list(accumulate(lengths, initial=0)))
+    return struct.pack(f"{len(values) + 1}i", *accumulate(map(len, values), initial=0))
 
 
-@lru_cache(maxsize=256)
-def _even_offsets(length: int, count: int) -> "array[int]":
-    return array("i", range(0, length * count + 1, length) if length else bytes(4 * (count + 1)))
+def _texts(values: Iterable[Any], append: str = "append_strings") -> "CArray":
+    """Raises `ValueError` if a text has half of a surrogate pair."""
+    builder = _builder(_arrow_type("VARCHAR"))
+    builder.start_appending()
+    getattr(builder, append)(values)
+    return builder.finish(validation_level="none")
 
 
-def _texts(values: Values) -> Parts:
-    if all(map(str.isascii, values)):
-        return [_offsets(values), "".join(values).encode()], []
-    encoded = list(map(str.encode, values))
-    return [_offsets(encoded), b"".join(encoded)], []
-
-
-def _json(values: Values) -> Parts:
+def _json(values: Values) -> "CArray":
     """Raises `ValueError` if JSON is not UTF-8, or may have half of a surrogate pair."""
-    data = b"".join(values)
+    data = b"".join(filter(None, values))
     if not data.isascii():
         data.decode()
     if _SURROGATE.search(data):
         raise ValueError("Expected no escaped surrogates.")
-    return [_offsets(values), data], []
+    if _NULL in data:
+        values = [None if value is None or bytes(value) == _NULL else value for value in values]
+    return _texts(values, "append_bytes")
+
+
+def _pack(code: str, values: Values) -> Parts:
+    return [struct.pack(f"{len(values)}{code}", *values)], []
 
 
 def _floats(values: Values) -> Parts:
     try:
-        return [array("d", values)], []
-    except TypeError:  # numbers that are not finite are written as text
-        return [array("d", [NON_FINITE[value] if type(value) is str else value for value in values])], []
+        return _pack("d", values)
+    except struct.error:  # numbers that are not finite are written as text
+        return _pack("d", [NON_FINITE[value] if type(value) is str else value for value in values])
 
 
 def _booleans(values: Values) -> Parts:
@@ -184,36 +180,28 @@ def _booleans(values: Values) -> Parts:
 
 
 def _text_lists(values: Values) -> Parts:
-    return [_offsets(values)], [_build("VARCHAR", list(chain.from_iterable(values)))]
+    return [_offsets(values)], [_texts(chain.from_iterable(values))]
 
 
-def _maps(kind: str, values: Values) -> Parts:
+def _maps(kind: str, item_kind: str, values: Values) -> Parts:
     """Maps from names to numbers."""
-    keys = _build("VARCHAR", list(chain.from_iterable(values)))
-    numbers = _build(_item_kind(kind), list(chain.from_iterable([value.values() for value in values])))
-    return [_offsets(values)], [_array(f"{kind} entry", len(keys), [None], [keys, numbers])]
-
-
-def _item_kind(kind: str) -> str:
-    """The type of the values of a map."""
-    return kind.removeprefix("MAP(VARCHAR, ").partition(")")[0]
+    filled = list(filter(None, values))
+    keys = _texts(chain.from_iterable(filled))
+    numbers = _build(item_kind, list(chain.from_iterable(map(dict.values, filled))))
+    return [_offsets(values)], [_array(_arrow_type(kind).child(0), len(keys), [None], [keys, numbers])]
 
 
 _BUILDERS: dict[str, Callable[[Values], Parts]] = {
-    "VARCHAR": _texts,
-    "JSON": _json,
-    "BIGINT": lambda values: ([array("q", values)], []),
+    "BIGINT": partial(_pack, "q"),
     "DOUBLE": _floats,
     "BOOLEAN": _booleans,
-    "TIMESTAMP": lambda values: ([array("q", [(time - _EPOCH) // _MICROSECOND for time in values])], []),
+    "TIMESTAMP": lambda values: _pack("q", [(time - _EPOCH) // _MICROSECOND for time in values]),
     "VARCHAR[]": _text_lists,
-    NUMBER_MAP: partial(_maps, NUMBER_MAP),
-    COUNTS: partial(_maps, COUNTS),
+    NUMBER_MAP: partial(_maps, NUMBER_MAP, "DOUBLE"),
+    COUNTS: partial(_maps, COUNTS, "BIGINT"),
 }
 """By the SQL type of a column, what makes the buffers of its array, and the arrays in it."""
-_NESTED = ("VARCHAR[]", NUMBER_MAP, COUNTS)
 _DEFAULTS: dict[str, Any] = {
-    "VARCHAR": "", "JSON": b"", "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH,
-    **{kind: {} for kind in _NESTED},
+    "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH, "VARCHAR[]": (), NUMBER_MAP: {}, COUNTS: {},
 }  # fmt: skip
-"""By type, what the array has where there is no value."""
+"""By these types, what the array has where there is no value."""

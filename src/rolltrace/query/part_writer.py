@@ -110,11 +110,10 @@ class PartBuilder:
         path.mkdir()
         for table in stats.rows:
             columns, file = self._tables.pop(table), path / f"{table}.parquet"
-            if table == "rollouts":
-                make_query = partial(rollouts_query, self._connection, stats=stats)
-                write_arrow_table(self._connection, columns, file, make_query)
-            else:
-                write_arrow_table(self._connection, columns, file)
+            make_query = (
+                partial(rollouts_query, self._connection, stats=stats) if table == ROLLOUTS else "from {}".format
+            )
+            write_arrow_table(self._connection, columns, file, make_query)
         return Part(path, PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats))
 
     def _append_columns(self) -> None:
