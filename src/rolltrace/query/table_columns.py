@@ -1,7 +1,7 @@
 """Columns of tables from lines of a run. Each line is decoded once, for all tables of its folder."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice, repeat
+from itertools import accumulate, chain, compress, pairwise, repeat
 from types import GenericAlias
 from typing import Annotated, Any, Literal
 
@@ -84,7 +84,7 @@ def _line_struct(record: type[msgspec.Struct], names: Sequence[str], parts: Mapp
     """A struct that decodes only these fields of a record; `parts` are the types of its fields that are records."""
     parts = parts or {}
     defined: list[Any] = []
-    for name in (*names, *parts):
+    for name in [name for name in field_by_name(record) if name in names or name in parts]:  # decoded fastest in order
         field = field_by_name(record)[name]
         if name not in parts:
             kind, default = _decoded(field)
@@ -143,7 +143,7 @@ class _RecordTable:
 
 def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
     """The values of each field; None where there is no record."""
-    if records.count(None) == len(records):
+    if not any(records):
         return repeat(records, width)
     return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
 
@@ -257,40 +257,44 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 
 def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tuple[Columns, Columns]:
     """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
-    positions: list[int | None] = []
-    responses, stored, others, other_positions = list[Any](), list[Any](), list[Any](), list[list[int]]()
-    for record in records:
-        messages = record.messages
-        steps_by_response = {step.response: step for step in record.steps if type(step.response) is int}
-        for step in record.steps:
-            is_position = type(step.response) is int
-            message = _at(messages, step.response) if is_position else step.response
-            is_own = is_position and message is not None and steps_by_response[step.response] is step
-            responses.append(message)
-            stored.append(message if is_own else _NO_MESSAGE)
-            positions.append(step.response if is_own else None)
-        own = [position for position in range(len(messages)) if position not in steps_by_response]
-        others += [messages[position] for position in own]
-        other_positions.append(own)
-    counts = rollouts["steps"]
+    counts, sizes = rollouts["steps"], [len(record.messages) for record in records]
+    messages = [message for record in records for message in record.messages]
     columns = _steps.columns([step for record in records for step in record.steps])
+    ranges = [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    numbers = [  # by step, that of the message that is its response
+        _at(own, response) if type(response) is int else None
+        for own, response in zip(_repeated(ranges, counts), columns["response"], strict=True)
+    ]
+    step_of = {number: step for step, number in enumerate(numbers)}  # the last one, if several have the same response
+    stored = [
+        _NO_MESSAGE if number is None or step_of[number] != step else messages[number]
+        for step, number in enumerate(numbers)
+    ]
     steps = {
         **columns,
         "rollout": _repeated(rollouts["id"], counts),
         **{name: _repeated(rollouts[name], counts) for name in STEP_CONTEXT},
         "sampling": list(map(_at, _repeated([record.sampling for record in records], counts), columns["sampling"])),
-        "prompt_messages": [_sum([last - first for first, last in prompt]) for prompt in columns["prompt"]],
+        "prompt_messages": _sums(
+            [last - first for prompt in columns["prompt"] for first, last in prompt], map(len, columns["prompt"])
+        ),
         **{f"_{name}": column for name, column in _messages.columns(stored).items()},
-        "response": [None if message is None else message.content for message in responses],
-        "_position": positions,
+        "response": [
+            messages[number].content if number is not None else None if type(response) is int else response.content
+            for number, response in zip(numbers, columns["response"], strict=True)
+        ],
+        "_position": [
+            None if message is _NO_MESSAGE else position
+            for position, message in zip(columns["response"], stored, strict=True)
+        ],
     }
-    counts = list(map(len, other_positions))
+    is_other = [number not in step_of for number in range(len(messages))]
     return steps, {
-        **_messages.columns(others),
-        "rollout": _repeated(rollouts["id"], counts),
-        "run": _repeated(rollouts["run"], counts),
-        "position": list(chain.from_iterable(other_positions)),
-        "step": [None] * len(others),
+        **_messages.columns(list(compress(messages, is_other))),
+        "rollout": list(compress(_repeated(rollouts["id"], sizes), is_other)),
+        "run": list(compress(_repeated(rollouts["run"], sizes), is_other)),
+        "position": list(compress(chain.from_iterable(map(range, sizes)), is_other)),
+        "step": [None] * sum(is_other),
     }
 
 
@@ -331,14 +335,14 @@ def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
 
 def _check_nesting(values: Sequence[Any]) -> None:
     """Refuse free-form values that are nested too deeply, as decoding the whole record does."""
-    for value in values:
-        if len(value) > 2 * MAX_NESTING:  # a shorter one is not nested so deeply
-            data = bytes(value)
-            if data.count(b"{") + data.count(b"[") > MAX_NESTING:
-                try:
-                    check_nesting(msgspec.json.decode(data))
-                except (ValueError, RecursionError) as error:
-                    raise RecordError(f"Expected a record that is nested at most {MAX_NESTING} deep.") from error
+    if max(map(len, values), default=0) <= 2 * MAX_NESTING:  # shorter ones are not nested so deeply
+        return
+    for data in map(bytes, values):
+        if data.count(b"{") + data.count(b"[") > MAX_NESTING:
+            try:
+                check_nesting(msgspec.json.decode(data))
+            except (ValueError, RecursionError) as error:
+                raise RecordError(f"Expected a record that is nested at most {MAX_NESTING} deep.") from error
 
 
 def with_valid_text(line: bytes) -> bytes:
@@ -378,16 +382,12 @@ def _with_fitting_integers(value: Any, name: str) -> Any:
         return "Infinity" if value > 0 else "-Infinity"
 
 
-def _sums(values: Sequence[Any], counts: Sequence[int]) -> list[int | None]:
-    """The sums of so many values each, one after the other."""
-    rest = iter(values)
-    return [_sum(list(islice(rest, count))) for count in counts]
+def _sums(values: Iterable[int | None], counts: Iterable[int]) -> list[int | None]:
+    """The sums of so many values each, one after the other; None if a column cannot hold it."""
+    totals = list(accumulate([value or 0 for value in values], initial=0))
+    sums = [totals[last] - totals[first] for first, last in pairwise(accumulate(counts, initial=0))]
+    return [total if -INT64_LIMIT <= total < INT64_LIMIT else None for total in sums]
 
 
-def _sum(values: list[Any]) -> int | None:
-    total = sum(values if None not in values else [value for value in values if value is not None])
-    return total if -INT64_LIMIT <= total < INT64_LIMIT else None
-
-
-def _at(items: list[Any], index: int | None) -> Any:
+def _at(items: Sequence[Any], index: int | None) -> Any:
     return items[index] if index is not None and 0 <= index < len(items) else None
