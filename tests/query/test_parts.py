@@ -1,6 +1,7 @@
 """Parts: every value of a record is in its column, whichever process made the part."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta, timezone
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -26,8 +28,9 @@ from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
+from rolltrace.store import parts
 from rolltrace.store.create import create_run
-from rolltrace.store.parts import find_parts
+from rolltrace.store.parts import Part, PartInfo, RowStats, find_parts, publish_part
 from rolltrace.store.recording import Recording
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.codec import add_checksum
@@ -241,7 +244,7 @@ import sys
 from rolltrace.query import part_processes, run_tables
 part_processes.BATCH_BYTES, run_tables.MIN_CACHED_BYTES = 9000, 1
 from rolltrace.query.compact import compact
-from rolltrace.store.parts import find_parts
+from rolltrace.store.parts import Part, PartInfo, RowStats, find_parts, publish_part
 from rolltrace.query.run import open_run
 print("ready", flush=True)
 if sys.argv[2] == "compact":
@@ -309,6 +312,35 @@ def test_parts_of_the_same_lines_are_published_together(path, monkeypatch):
         assert run.sql("select count(*) from rollouts join steps on rollout = id").fetchall() == [(50,)]
         rollouts, texts = (find_parts(path, run.info.id, kind) for kind in ("rollouts", "texts"))
     assert [part.info.ranges for part in rollouts] == [part.info.ranges for part in texts] != []
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_part_that_cannot_be_published_stays_private(tmp_path, monkeypatch, is_near):
+    """Whether it is moved, or copied because the cache is on another file system."""
+    part = Part(tmp_path / "part", PartInfo(kind="rollouts", ranges={}, stats=RowStats(rows={"rollouts": 1})))
+    part.path.mkdir()
+    part.table("rollouts").path.write_bytes(b"rows")
+    cache, rename = tmp_path / "cache", Path.rename
+
+    def rename_nearby(path, target):
+        if path == part.path and not is_near:
+            raise OSError(errno.EXDEV, "another file system")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_nearby)
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "sync_path", _fail_to_sync)
+        with pytest.raises(OSError, match="full"):
+            publish_part(part, cache, "run")
+    assert part.is_intact(["rollouts"])
+    assert list(cache.iterdir()) == []
+    published = publish_part(part, cache, "run")
+    assert list(cache.iterdir()) == [published.path]
+    assert published.is_intact(["rollouts"])
+
+
+def _fail_to_sync(_):
+    raise OSError(errno.ENOSPC, "full")
 
 
 def test_a_reader_that_timed_out_keeps_no_lock(long_run, monkeypatch):

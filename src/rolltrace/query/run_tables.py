@@ -200,7 +200,7 @@ class RunTables:
         return bool(bad)
 
     def publish(self, part: Part) -> Part:
-        """Copy a part to the run's cache, or to the user's; if neither is writable, the part stays private."""
+        """Move a part to the run's cache, or to the user's; if neither is writable, the part stays private."""
         if self._is_private(part):
             index_ids(self._connection, part)
         while self._is_private(part) and self._writable_folders:

@@ -190,21 +190,25 @@ def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:
 
 
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
-    """Copy a private part atomically to a cache of its run."""
+    """Move a private part atomically to a cache of its run, or copy it if that is on another file system."""
     name = f"part-{part.info.kind}-{new_id()}"
     remove_abandoned_files(make_cache_folder(cache), _UNFINISHED)
+    digests = {table: _file_digest(part.table(table).path) for table in part.tables}
+    info = msgspec.structs.replace(part.info, digests=digests)
+    (part.path / INFO_FILE).write_bytes(add_signature(msgspec.json.encode(info), run_id))
     unfinished = cache / f".{name}"
     try:
-        shutil.copytree(part.path, unfinished)
-        digests = {table: _file_digest(unfinished / f"{table}.parquet") for table in part.tables}
-        info = msgspec.structs.replace(part.info, digests=digests)
-        data = msgspec.json.encode(info)
-        (unfinished / INFO_FILE).write_bytes(add_signature(data, run_id))
+        try:
+            part.path.rename(unfinished)
+        except OSError:
+            shutil.copytree(part.path, unfinished)
         for path in unfinished.iterdir():
             sync_path(path)
         unfinished.rename(cache / name)
         sync_path(cache)
     except BaseException:
+        with contextlib.suppress(OSError):  # it was copied
+            unfinished.rename(part.path)
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return Part(cache / name, info)
