@@ -72,13 +72,17 @@ class SumToolBuilder(EnvGroupBuilder):
 
     renderer: object
     num_envs: int
-    max_tokens: int | None = None
+    room: int | None = None
+    """How many tokens a trajectory may have besides the first prompt; None: any number."""
 
     async def make_envs(self):
         prefix = self.renderer.create_conversation_prefix_with_tools([add.to_spec()])
-        messages = [*prefix, {"role": "user", "content": "Use the tool: 12 and 30."}]
+        how = "Use the tool" if self.room is None else "At once use the tool"
+        messages = [*prefix, {"role": "user", "content": f"{how}: 12 and 30."}]
+        length = self.renderer.build_generation_prompt(messages).length
+        limit = None if self.room is None else length + self.room
         return [
-            build_agent_tool_env(self.renderer, [add], messages, grade_sum, max_trajectory_tokens=self.max_tokens)
+            build_agent_tool_env(self.renderer, [add], messages, grade_sum, max_trajectory_tokens=limit)
             for _ in range(self.num_envs)
         ]
 
@@ -140,7 +144,7 @@ def games(renderer, opponent=None):
 def all_builders(renderer):
     return [
         problems(renderer), SumToolBuilder(renderer, 5), preferences(renderer), games(renderer),
-        SumToolBuilder(renderer, 2, max_tokens=60), SumToolBuilder(renderer, 2, max_tokens=460),
+        SumToolBuilder(renderer, 2, room=-5), SumToolBuilder(renderer, 2, room=40),
         *[LimitedBuilder(one(renderer), RolloutLimits(max_trajectory_tokens=12)) for one in (problems, preferences)],
         LimitedBuilder(games(renderer, Opponent()), RolloutLimits(max_trajectory_tokens=400)),
     ]  # fmt: skip
@@ -176,6 +180,7 @@ class ListBuilder(RLDatasetBuilder):
 CALL = '<tool_call>\n{"name": "add", "arguments": {"first": 12, "second": 30}}\n</tool_call>'
 ANSWERS = {
     "12 + 30": ["42", "7", f"The answer is 42{MALFORMED}", f"It is, as I shall explain{CUT}"],
+    "At once use the tool": [CALL],
     "Use the tool": [
         CALL, "42", "<tool_call>\n{not json\n</tool_call>", f"No end{MALFORMED}", f"Too long to{CUT}",
     ],
@@ -235,7 +240,7 @@ def train_on(tmp_path, monkeypatch, builder, policy, **settings):
     service = ServiceClient(policy)
     monkeypatch.setattr(tinker, "ServiceClient", service)
     config = train.Config(
-        learning_rate=1e-4, dataset_builder=builder, model_name=MODEL, recipe_name="test", max_tokens=64,
+        learning_rate=1e-4, dataset_builder=builder, model_name=MODEL, recipe_name="test", max_tokens=160,
         log_path=str(tmp_path / "log"), save_every=0, **{"eval_every": 0, **settings},
     )  # fmt: skip
     asyncio.run(train.main(config))
@@ -376,8 +381,14 @@ def test_every_env_has_what_was_asked_for_on_every_way_out(trained):
     assert ways.pop("TwoPlayerEnv") == {"ok", "cut", "overflow"}  # its moves end at a sign of its own
     assert set(map(frozenset, ways.values())) == {frozenset({"ok", "parse error", "cut", "overflow"})}
     assert {"x": 12, "y": 30}.items() <= next(one for one in recorded if one.env == "ArithmeticEnv").task_data.items()
-    tools = next(one for one in recorded if one.env == "AgentToolMessageEnv")
-    assert tools.tags == ("sums", "tools")
+    tools = [one for one in recorded if one.env == "AgentToolMessageEnv"]
+    assert {one.tags for one in tools} == {("sums", "tools")}
+    assert {one.stop_reason for one in tools} == {"completed", "parse_error", "max_tokens", "context_overflow"}
+    assert any(
+        [one.role for one in rollout.steps[-1].trace.prompt][-2:] == ["assistant", "tool"]
+        for rollout in tools
+        if rollout.steps
+    )
 
 
 def test_scores_of_the_preference_env_are_on_the_right_trajectories(trained):
@@ -484,7 +495,7 @@ class Breaks(ArithmeticEnv):
 
 def play(builder, policy, **settings):
     """Play one group with tinker-cookbook; None if it raised."""
-    completer = rollouts.TinkerTokenCompleter(SamplingClient(policy), max_tokens=64)
+    completer = rollouts.TinkerTokenCompleter(SamplingClient(policy), max_tokens=160)
 
     async def main():
         try:
@@ -646,7 +657,7 @@ def test_a_cancelled_group(run):
                 started.set()
             return text
 
-        completer = rollouts.TinkerTokenCompleter(SamplingClient(answer), max_tokens=64)
+        completer = rollouts.TinkerTokenCompleter(SamplingClient(answer), max_tokens=160)
         task = asyncio.create_task(rollouts.do_group_rollout(recorded, completer))
         await started.wait()
         task.cancel()
@@ -709,6 +720,52 @@ def test_undo_restores_everything(run):
     assert vars(renderer) == attributes
     play(second, Policy())
     assert [one.env for one in read(run)] == ["ArithmeticEnv"] * 2 + ["PreferenceEnv"] * 2
+
+
+def test_methods_of_instances_are_kept(run):
+    """What somebody else replaced on an env or a renderer is called, and restored."""
+    renderer = make_renderer(RENDERER)
+    render = renderer.build_generation_prompt
+    renderer.build_generation_prompt = lambda messages: render(
+        [*messages[:-1], {"role": "user", "content": "12 + 30!"}]
+    )
+    made = []
+
+    class Patched(ArithmeticEnv):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            step = self.step
+            self.step = lambda action, extra: step(action)
+            made.append(self)
+
+    recorded = record(problems(renderer, 1, Patched), run)
+    own = renderer.build_generation_prompt
+    play(recorded, Policy())
+    recorded.undo()
+    [env] = made
+    assert vars(env)["step"].__name__ == "<lambda>"
+    assert renderer.build_generation_prompt is own
+    [rollout] = read(run)
+    assert rollout.steps[0].trace.prompt[-1].content == "What is 12 + 30?"
+    assert recorded.failed == 0
+
+
+def test_a_process_that_is_told_to_end(run):
+    """What is being played is recorded as cancelled, with the steps it has."""
+    recorded = record(SumToolBuilder(make_renderer(RENDERER), 1), run)
+
+    def answer(prompt):
+        if "<tool_response>" in prompt:
+            run.cancel_open()  # what happens on SIGTERM
+            return "42"
+        return CALL
+
+    play(recorded, answer)
+    [rollout] = read(run)
+    assert (rollout.status, len(rollout.steps)) == ("cancelled", 1)
+    assert rollout.pending_messages[-1].role == "tool"
+    assert run.ledger.dropped_after_end["step"] == 1
+    recorded.undo()
 
 
 async def test_envs_are_patched_only_while_they_are_played(run):
@@ -809,9 +866,9 @@ def test_process_pools(tmp_path, run):
     evaluated = record(ListDataset([problems(renderer, 1)], 1), run, split="held-out")
 
     async def main():
-        settings = {"max_tokens": 64, "temperature": 1.0, "do_remove_constant_reward_groups": False}
+        settings = {"max_tokens": 160, "temperature": 1.0, "do_remove_constant_reward_groups": False}
         client = SamplingClient(answer_sums)
-        tests = metric_util.RLTestSetEvaluator(evaluated, max_tokens=64)
+        tests = metric_util.RLTestSetEvaluator(evaluated, max_tokens=160)
         groups = await asyncio.gather(
             *[
                 rollouts.do_group_rollout_and_filter_constant_reward(client, builder, **settings)
@@ -923,7 +980,7 @@ def test_a_loop_of_your_own(run):
     recorded = record(problems(renderer, 3), run, iteration=7, group="mine", split="try")
 
     async def main():
-        completer = rollouts.TinkerTokenCompleter(SamplingClient(Policy()), max_tokens=64)
+        completer = rollouts.TinkerTokenCompleter(SamplingClient(Policy()), max_tokens=160)
         envs = await recorded.make_envs()
         trajectories = [await run_rollout(completer, env) for env in envs[:2]]
         await envs[2].initial_observation()
@@ -980,7 +1037,7 @@ def test_one_builder_that_is_played_again_and_at_the_same_time(run):
     recorded = record(problems(make_renderer(RENDERER), 2), run, group="g")
 
     async def main():
-        completer = rollouts.TinkerTokenCompleter(SamplingClient(Policy()), max_tokens=64)
+        completer = rollouts.TinkerTokenCompleter(SamplingClient(Policy()), max_tokens=160)
         await asyncio.gather(*[rollouts.do_group_rollout(recorded, completer) for _ in range(3)])
 
     asyncio.run(main())

@@ -60,30 +60,36 @@ def watch_renderers(*owners: Any) -> None:
         if not isinstance(vars(renderer).get(_METHODS[0]), partial):
             _watched.append(weakref.ref(renderer))
             for name, recorded in zip(_METHODS, (_recorded_render, _recorded_parse), strict=True):
-                setattr(renderer, name, partial(recorded, getattr(renderer, name)))
+                setattr(renderer, name, partial(recorded, renderer, getattr(renderer, name)))
 
 
 def unwatch_renderers() -> None:
     """Give all renderers their own methods back."""
     for renderer in filter(None, (reference() for reference in _watched)):
         for name in _METHODS:
-            vars(renderer).pop(name, None)
+            _, original = vars(renderer).pop(name).args
+            if getattr(renderer, name) != original:  # the renderer had one of its own, not of its class
+                setattr(renderer, name, original)
     _watched.clear()
 
 
-def _recorded_render(original: Callable[..., Any], messages: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+def _recorded_render(
+    renderer: Renderer, original: Callable[..., Any], messages: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
     prompt = original(messages, *args, **kwargs)
     if (listener := listening.get()) is not None:
         prefill = args[1] if len(args) > 1 else kwargs.get("prefill")
-        listener.guard(_tell, listener, prompt, messages, prefill, original)
+        listener.guard(_tell, listener, prompt, messages, prefill, renderer)
     return prompt
 
 
-def _tell(listener: Listener, prompt: Any, messages: Sequence[Any], prefill: str | None, original: Any) -> None:
-    listener.rendered(Rendered(prompt, tuple(messages), prefill, original.__self__))
+def _tell(listener: Listener, prompt: Any, messages: Sequence[Any], prefill: str | None, renderer: Renderer) -> None:
+    listener.rendered(Rendered(prompt, tuple(messages), prefill, renderer))
 
 
-def _recorded_parse(original: Callable[..., Any], response: list[int], *args: Any, **kwargs: Any) -> Any:
+def _recorded_parse(
+    _renderer: Renderer, original: Callable[..., Any], response: list[int], *args: Any, **kwargs: Any
+) -> Any:
     parsed = original(response, *args, **kwargs)
     if (listener := listening.get()) is not None:
         listener.guard(listener.parsed, response, parsed)

@@ -110,8 +110,11 @@ class EnvRecording:
     def release(self) -> None:
         """Give the env its own methods back."""
         for name in _METHODS:
-            if getattr(vars(self.env).get(name), "args", (None,))[0] is self:
+            replaced = vars(self.env).get(name)
+            if isinstance(replaced, partial) and replaced.args[:1] == (self,):
                 object.__delattr__(self.env, name)
+                if getattr(self.env, name) != replaced.args[1]:  # the env had one of its own, not of its class
+                    object.__setattr__(self.env, name, replaced.args[1])
 
     # While it is played
 
