@@ -34,7 +34,8 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 @click.option("--group-size", type=click.IntRange(min=1), default=4, help="Episodes in each group.")
 @click.option("--iterations", type=click.IntRange(min=1), default=1, help="Iterations; each plays the next groups.")
 @click.option("--seed", type=int, default=0, help="The seed of everything random.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=64, help="Policy requests in flight.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=64, help="Policy requests in flight, in total.")
+@click.option("--workers", type=click.IntRange(min=1), help="Play in that many processes.  [default: in this process]")
 @click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
 @click.option(
     "--trace",
@@ -93,7 +94,7 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     metavar="RUN",
     type=click.Path(path_type=Path),
     help="Complete an interrupted run: play its unfinished groups, as it was planned. It allows only --policy, "
-    "--concurrency, --log-to, --force, --json and the --arg of a secret.",
+    "--concurrency, --workers, --log-to, --force, --json and the --arg of a secret.",
 )
 @click.option("--force", is_flag=True, help="Resume a run even if it may still be running.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
@@ -122,6 +123,9 @@ def run(
     ENV is a name that `rolltrace envs` lists, or your own package.module:name. With --resume RUN, an interrupted run is
     completed: finished groups are not played again.
 
+    With --workers, groups are played in processes of this machine, with --concurrency as the total. Groups of a process
+    that dies are played again.
+
     The exit code is 1 if the job failed: it was interrupted, or a group has no member with a reward, or something could
     not be recorded. The run has everything that was played until then. SIGTERM has the same effect as Ctrl-C, but exit
     code 143, and ends the process within 15 seconds; a second signal ends it at once.
@@ -135,8 +139,9 @@ def run(
     env_args = parse_arguments(args, "--arg")
     if resume is not None:
         _reject_options(context)
-        changed = {} if _is_default(context, "concurrency") else {"concurrency": options["concurrency"]}
-        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, log_to=options["log_to"], **changed)
+        changed: dict[str, Any] = {} if _is_default(context, "concurrency") else {"concurrency": options["concurrency"]}
+        changed |= {name: options[name] for name in ("log_to", "workers")}
+        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **changed)
         return
     if env is None:
         raise click.MissingParameter(ctx=context, param_hint="'ENV'", param_type="argument")
@@ -196,7 +201,7 @@ def _play(path: Path, total: int, as_json: bool, specs: Sequence[str], /, **job:
         raise SystemExit(1)
 
 
-_WITH_RESUME = {"resume", "force", "policies", "concurrency", "log_to", "args", "as_json"}
+_WITH_RESUME = {"resume", "force", "policies", "concurrency", "workers", "log_to", "args", "as_json"}
 
 
 def _reject_options(context: click.Context) -> None:

@@ -12,8 +12,8 @@ from rolltrace.check.audit_report import AuditReport
 from rolltrace.check.check_run import check_run
 from rolltrace.envs.registry import BUILT_IN, is_installed, load_env
 from rolltrace.jobs.open_policy import open_policy
-from rolltrace.jobs.plan import Plan, all_iterations
-from rolltrace.jobs.play import OnGroup, play_into
+from rolltrace.jobs.plan import Plan, all_iterations, make_runner
+from rolltrace.jobs.play import OnGroup, complete_summary, play_into
 from rolltrace.jobs.play_summary import PlaySummary
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
 from rolltrace.policies.policy_specs import close_policy
@@ -112,12 +112,13 @@ async def _play_all(
             for tasks in envs:
                 env_plan = one_line if tasks.env in _ONE_LINE else plan
                 iterations = await all_iterations(tasks, env_plan)
-                played = await play_into(tasks, policy, env_plan, writer, on_group, roles, open_play, iterations)
-                summaries.append(played)
+                runner = make_runner(env_plan, policy, roles, writer)
+                played = await play_into(tasks, env_plan, writer, runner, on_group, open_play, iterations)
+                summaries.append((played, runner))
     finally:
         await close_policy(policy)
     # Only the closed writer knows whether everything is on disk.
-    return [msgspec.structs.replace(summary, ledger=writer.ledger) for summary in summaries]
+    return [complete_summary(summary, runner, writer) for summary, runner in summaries]
 
 
 def recording_seconds(rollouts: Iterable[Rollout]) -> float:

@@ -12,10 +12,13 @@ from rolltrace.arguments import call_with_arguments
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
+from rolltrace.policies.policy import Policy
 from rolltrace.rollout.contract import validate_builder
 from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.message import Sampling, decode_hook
+from rolltrace.trace.sink import Sink
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int = 1
     seed: int = 0
     concurrency: int = 64
-    """Policy requests in flight."""
+    """Policy requests in flight, in total over all workers."""
     limits: Limits = Limits()
     strategy: Strategy = KeepViable()
     retries: int = 0
@@ -50,6 +53,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def planned_episodes(self) -> int:
         """The number of episodes in the finished run."""
         return self.groups * self.group_size * self.iterations
+
+
+def make_runner(plan: Plan, policy: Policy, roles: Mapping[str, Policy], sink: Sink) -> Runner:
+    """A runner with the settings of a plan."""
+    return Runner(
+        policy,
+        roles=roles,
+        sink=sink,
+        limits=plan.limits,
+        strategy=plan.strategy,
+        retries=plan.retries,
+        sampling=plan.sampling,
+        concurrency=plan.concurrency,
+        seed=plan.seed,
+    )
 
 
 class PlanFields(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,20 +15,22 @@ from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
+from rolltrace.jobs.executors import Executor, ExecutorSettings
 from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import IterationGroups, Plan, PlanFields, all_iterations
 from rolltrace.jobs.play_summary import PlaySummary, SummaryCounter
 from rolltrace.jobs.resume import Resumption, open_resumption
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
+from rolltrace.jobs.workers.group_worker import WorkerSetup
+from rolltrace.jobs.workers.worker_executor import WorkerExecutor
 from rolltrace.metrics.live_metrics import log_metrics
 from rolltrace.metrics.trackers import Tracker, TrackerSpecs, require_trackers
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy
+from rolltrace.policies.roles import Roles
 from rolltrace.rollout.contract import require_observe
 from rolltrace.rollout.episode import close_with_timeout
-from rolltrace.rollout.group_runner import GroupResult
-from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.recording import Level, Recording, describe_recording, resolve_recording
@@ -37,7 +40,8 @@ from rolltrace.trace.freeform import Note, to_json_value
 
 log = logging.getLogger(__name__)
 
-OnGroup = Callable[[GroupResult], None]
+OnGroup = Callable[[Any], None]
+"""Gets each finished group: a `GroupResult`, or from workers a `GroupReport`."""
 _MAX_ARG_BYTES = 4096
 """A longer list or map among the arguments is described in run.json instead of copied."""
 
@@ -54,6 +58,7 @@ def play(
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     log_to: TrackerSpecs = (),
+    workers: int | None = None,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play and record, and return when everything is done; the arguments are those of `play_async`.
@@ -62,7 +67,8 @@ def play(
     the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
     has its default action, `SystemExit(143)`.
     """
-    return run_blocking(_make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, plan).play)
+    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, workers, plan)
+    return run_blocking(job.play)
 
 
 async def play_async(
@@ -77,6 +83,7 @@ async def play_async(
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     log_to: TrackerSpecs = (),
+    workers: int | None = None,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
@@ -85,13 +92,15 @@ async def play_async(
     plays all others. `trace` says how much to record. `on_group` is called with each group as it finishes.
     `log_to` names trackers that get the metrics of each iteration, see `log_metrics`.
 
+    With `workers`, that many processes of this machine play, with the concurrency divided among them. Policies, group
+    builders and a redaction function are pickled then, and `on_group` gets a `GroupReport` without the rollouts.
+
     `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
     the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
     `InputError` is raised unless `force` is set.
     """
-    return await _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, plan).play(
-        ActivePlay()
-    )
+    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, workers, plan)
+    return await job.play(ActivePlay())
 
 
 def _make_job(
@@ -105,16 +114,18 @@ def _make_job(
     trace: Recording | Level | str | None,
     on_group: OnGroup | None,
     log_to: TrackerSpecs,
+    workers: int | None,
     plan: PlanFields,
 ) -> "PlayJob":
     """Check the arguments, and combine them with those of a run that is resumed."""
     trackers = require_trackers(log_to)
+    executor = ExecutorSettings(workers)
     if resume is None:
         if env is None or policy is None or out is None:
             raise InputError("Expected env, policy and out=, or resume= with a run to complete.")
         if force:
             raise InputError("Expected force only with resume=.")
-        return PlayJob(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group, trackers)
+        return PlayJob(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group, trackers, executor)
     fixed = [*(["out"] if out is not None else []), *sorted(plan.keys() - {"concurrency"})]
     if fixed:
         raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
@@ -133,6 +144,7 @@ def _make_job(
         resume.choose_recording(trace),
         on_group,
         trackers,
+        executor,
         resume,
     )
 
@@ -149,6 +161,7 @@ class PlayJob(msgspec.Struct, frozen=True):
     trace: Recording | Level | str | None
     on_group: OnGroup | None
     log_to: Sequence[str | Tracker]
+    executor: ExecutorSettings
     resumption: Resumption | None = None
 
     async def play(self, open_play: ActivePlay) -> PlaySummary:
@@ -158,6 +171,7 @@ class PlayJob(msgspec.Struct, frozen=True):
             iterations = await all_iterations(tasks, self.plan)
         elif not (iterations := await self.resumption.remaining_iterations(tasks)):
             return _empty_summary(self.resumption)
+        iterations = await self._check_workers(tasks, iterations)
         policy = open_policy(self.policy)
         roles = {role: open_policy(spec) for role, spec in self.roles.items()}
         await _check_parse_retries(tasks, self.plan)
@@ -173,8 +187,21 @@ class PlayJob(msgspec.Struct, frozen=True):
                     self.resumption.require_only_session(writer.session)
                 if self.log_to:
                     log_metrics(writer, self.log_to)
-                summary = await play_into(tasks, policy, self.plan, writer, self.on_group, roles, open_play, iterations)
-        return msgspec.structs.replace(summary, ledger=writer.ledger)
+                setup = WorkerSetup(writer, self.policy, self.roles, self.plan)
+                async with self.executor.open(setup, Roles(policy, roles)) as executor:
+                    summary = await play_into(tasks, self.plan, writer, executor, self.on_group, open_play, iterations)
+        return complete_summary(summary, executor, writer)
+
+    async def _check_workers(self, tasks: Tasks, iterations: list[IterationGroups]) -> list[IterationGroups]:
+        """Raise `InputError` for what cannot be sent to workers; returns the iterations with the same groups."""
+        if self.executor.workers is None:
+            return iterations
+        first, *others = iterations
+        builders = iter(first.builders)
+        builder = await asyncio.to_thread(next, builders) if tasks.build_in_thread else next(builders)
+        policies = {"policy": self.policy, **self.roles}
+        self.executor.check(self.plan.concurrency, policies, resolve_recording(self.trace), builder)
+        return [first._replace(builders=itertools.chain([builder], builders)), *others]
 
     def _open_writer(self, tasks: Tasks, policy: Policy) -> RunWriter:
         if self.resumption is not None:
@@ -214,40 +241,38 @@ def _empty_summary(resumption: Resumption) -> PlaySummary:
 
 async def play_into(
     tasks: Tasks,
-    policy: Policy,
     plan: Plan,
     writer: RunWriter,
+    executor: Executor,
     on_group: OnGroup | None,
-    roles: Mapping[str, Policy],
     open_play: ActivePlay,
     iterations: Iterable[IterationGroups],
 ) -> PlaySummary:
-    """Play iterations into an open run. The writer stays open."""
-    runner = Runner(
-        policy,
-        roles=roles,
-        sink=writer,
-        limits=plan.limits,
-        strategy=plan.strategy,
-        retries=plan.retries,
-        sampling=plan.sampling,
-        concurrency=plan.concurrency,
-        seed=plan.seed,
-    )
+    """Play iterations into an open run. The writer stays open; see `complete_summary`."""
     open_play.writer = writer
-    open_play.runners.append(runner)
+    open_play.runners.append(executor)
     counter = SummaryCounter()
     for iteration, builders, finished in iterations:
         source = _build_in_thread(iter(builders)) if tasks.build_in_thread else builders
-        results = runner.play(source, iteration=iteration, split=plan.split, finished=finished)
+        results = executor.play(source, iteration=iteration, split=plan.split, finished=finished)
         async with contextlib.aclosing(results):
             async for result in results:
                 counter.add(result)
                 if on_group is not None:
                     on_group(result)
-    summary = counter.summary(writer.path, tasks.env, policy.name, writer.ledger)
+    return counter.summary(writer.path, tasks.env, executor.roles.policy.name, writer.ledger)
+
+
+def complete_summary(summary: PlaySummary, executor: Executor, writer: RunWriter) -> PlaySummary:
+    """The summary with what is known when workers and writer are closed."""
+    workers = executor if isinstance(executor, WorkerExecutor) else None
     return msgspec.structs.replace(
-        summary, unused_roles=runner.roles.unused, roles_played_by_policy=runner.roles.played_by_policy
+        summary,
+        ledger=workers.ledger() if workers else writer.ledger,
+        unused_roles=executor.roles.unused,
+        roles_played_by_policy=executor.roles.played_by_policy,
+        workers_lost=workers.workers_lost if workers else 0,
+        groups_replayed=workers.groups_replayed if workers else 0,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from rolltrace.jobs.workers.reports import GroupReport
 from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.store.ledger import Ledger
 
@@ -43,6 +44,11 @@ class PlaySummary(msgspec.Struct, frozen=True, kw_only=True):
     roles_played_by_policy: list[str] = []
     """Other roles that the policy itself played, because they had no policy."""
 
+    workers_lost: int = 0
+    """Workers that died while they played."""
+    groups_replayed: int = 0
+    """Groups that were played again because their worker died."""
+
     @property
     def succeeded(self) -> bool:
         """Whether every group has a reward, and everything was recorded."""
@@ -62,7 +68,7 @@ class SummaryCounter:
         self._errors: Counter[str] = Counter()
         self._rewards: list[float] = []
 
-    def add(self, result: GroupResult) -> None:
+    def add(self, result: GroupResult | GroupReport) -> None:
         """Count a group."""
         rewards = [reward for reward in result.rewards if reward is not None]
         self._groups += 1

@@ -14,15 +14,15 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from rolltrace.policies.human import interrupt_on_quit
-from rolltrace.rollout.runner import Runner
 from rolltrace.store.sigterm import cancel_open_rollouts, close_writers, is_default, restore_sigterm_handler
 from rolltrace.store.writer import RunWriter
+from rolltrace.trace.sink import OpenRollouts
 
 Result = TypeVar("Result")
 
 SIGTERM_EXIT_CODE = 143
 """The exit code of a process that ended because of SIGTERM: 128 + 15."""
-_RECORD_SECONDS = 8.0
+RECORD_SECONDS = 8.0
 """After SIGTERM, how long envs and tools have to end before their rollouts are recorded as cancelled without them."""
 _EXIT_SECONDS = 11.0
 """After SIGTERM, when the process ends at the latest, not counting the closing of the writer."""
@@ -41,7 +41,7 @@ class ActivePlay:
     def __init__(self) -> None:
         self.writer: RunWriter | None = None
         """The writer to close."""
-        self.runners: list[Runner] = []
+        self.runners: list[OpenRollouts] = []
         """Runners whose rollouts are recorded if the process ends."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -325,9 +325,9 @@ class _SignalWatch:
         This also applies after the play, because a thread that an env left behind can keep the interpreter from ending.
         """
         pause = threading.Event()
-        pause.wait(_RECORD_SECONDS)
+        pause.wait(RECORD_SECONDS)
         self._play.record_cancelled()
-        pause.wait(_EXIT_SECONDS - _RECORD_SECONDS - _ANSWER_SECONDS)
+        pause.wait(_EXIT_SECONDS - RECORD_SECONDS - _ANSWER_SECONDS)
         self._play.exit()
 
 

@@ -251,10 +251,13 @@ class Episode:
         """The recorded rollouts of the last attempt."""
         return [seat.finished for seat in self._seats if seat.finished is not None]
 
-    def record_unplayed(self, attempt: int) -> None:
-        """Record a retry that will not be played, so that the failed attempt before it does not count as the last."""
+    def record_unplayed(self, attempt: int, end: RolloutEnd | None = None) -> None:
+        """Record an attempt that will not be played, by default as aborted or cancelled.
+
+        A retry is recorded so that the failed attempt before it does not count as the last.
+        """
         for number in range(self._builder.seats):
-            self._make_task(number, attempt).record(EPISODE_ABORTED if self._aborted else CANCELLED)
+            self._make_task(number, attempt).record(end or (EPISODE_ABORTED if self._aborted else CANCELLED))
 
     def abort(self) -> None:
         """Record the seats as aborted instead of cancelled when their tasks are cancelled."""

@@ -16,7 +16,7 @@ from rolltrace.policies.roles import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import validate_grade, validate_group_grade
 from rolltrace.rollout.episode import Episode, close_with_timeout
-from rolltrace.rollout.rollout_end import GRADER_LAYER, FinishedRollout, LayerError
+from rolltrace.rollout.rollout_end import GRADER_LAYER, FinishedRollout, LayerError, end_for_failure
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
 from rolltrace.seeds import derive_seed
@@ -94,6 +94,14 @@ class GroupRunner:
         finally:
             self._settings.open_groups.discard(self)
             await self._clean_up()
+
+    def record_failed(self, failure: Failure) -> GroupResult:
+        """Record every member as failed, without playing."""
+        for number in range(self.builder.episodes):
+            episode = Episode(self.builder, self.key, number, self._settings, self._keep_last_attempt)
+            episode.record_unplayed(0, end_for_failure(failure))
+        members = tuple(self._members[index] for index in sorted(self._members))
+        return GroupResult(self.key, self.builder.task, members, self._failure(members))
 
     def record_interrupted(self, cause: str) -> None:
         """Record that the ok members without a reward were not graded because of an interruption.

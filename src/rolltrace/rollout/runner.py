@@ -17,12 +17,14 @@ from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.rollout_end import CANCELLED
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import KeepViable, Strategy
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.sink import Sink
 
-_EXHAUSTED: Any = object()
+EXHAUSTED: Any = object()
+"""What `async_next` returns after the last builder."""
 _MAX_NAMED_ITERATIONS = 64
 """The number of iterations whose group names a runner remembers."""
 
@@ -111,10 +113,10 @@ class Runner:
         """
         pool = _TaskPool(self.concurrency)
         settings = self._start()
-        draw = _async_next(builders)
+        draw = async_next(builders)
         try:
             while True:
-                while pool.has_room and (builder := await draw()) is not _EXHAUSTED:
+                while pool.has_room and (builder := await draw()) is not EXHAUSTED:
                     validate_builder(builder)
                     name = self._name(builder.task, split, iteration)
                     if name not in finished:
@@ -126,11 +128,17 @@ class Runner:
         finally:
             await pool.cancel_all()
 
-    async def play_group(self, builder: EnvGroupBuilder, key: GroupKey) -> GroupResult:
-        """Play one group under a name that the caller chose."""
+    async def play_group(
+        self, builder: EnvGroupBuilder, key: GroupKey, on_episode_end: Callable[[int], None] = lambda _: None
+    ) -> GroupResult:
+        """Play one group under a name that the caller chose. `on_episode_end` gets the seats of each episode."""
         settings = self._start()
         validate_builder(builder)
-        return await GroupRunner(builder, key, settings, on_episode_end=lambda _: None).play()
+        return await GroupRunner(builder, key, settings, on_episode_end).play()
+
+    def record_failed_group(self, builder: EnvGroupBuilder, key: GroupKey, failure: Failure) -> GroupResult:
+        """Record every member of a group as failed, without playing it."""
+        return GroupRunner(builder, key, self._settings, on_episode_end=lambda _: None).record_failed(failure)
 
     def _start(self) -> RunnerSettings:
         """The settings with a semaphore for the running event loop, because a semaphore belongs to one loop."""
@@ -167,19 +175,19 @@ class GroupNames:
         return name
 
 
-def _async_next(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
-    """An async function that returns the next builder, or `_EXHAUSTED`."""
+def async_next(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
+    """An async function that returns the next builder, or `EXHAUSTED`."""
     if isinstance(builders, AsyncIterable):
         async_iterator = aiter(builders)
 
         async def async_draw() -> Any:
-            return await anext(async_iterator, _EXHAUSTED)
+            return await anext(async_iterator, EXHAUSTED)
 
         return async_draw
     iterator = iter(builders)
 
     async def draw() -> Any:
-        return next(iterator, _EXHAUSTED)
+        return next(iterator, EXHAUSTED)
 
     return draw
 

@@ -53,7 +53,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The sessions that this one continues: where both recorded a rollout, this one's counts. None: not stated."""
     job: str = ""
     """The session that this one's writer was forked or unpickled from, directly or not; empty if it was neither.
-    Sessions of one job never replace each other's rollouts."""
+    Sessions of one job replace each other's rollouts only if they state that they continue each other."""
 
     @property
     def is_balanced(self) -> bool:

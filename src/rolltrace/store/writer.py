@@ -208,6 +208,13 @@ class RunWriter:
             )
         )  # fmt: skip
 
+    def continue_session(self, session: str) -> None:
+        """State that this session continues another one, which has died, and supersedes its rollouts.
+
+        The next flush puts it on disk.
+        """
+        self.continues = self._counter.continues = (*(self.continues or ()), session)
+
     # Flush and close
 
     def flush(self) -> bool:

@@ -21,6 +21,7 @@ from rolltrace.trace.transcript import TranscriptMessage, transcript_events
 if TYPE_CHECKING:  # `rolltrace run` needs neither the audits nor DuckDB
     from rolltrace.jobs.demo_run import DemoResult
     from rolltrace.jobs.play_summary import PlaySummary
+    from rolltrace.jobs.workers.reports import GroupReport
     from rolltrace.query.groups import Group
     from rolltrace.rollout.group_runner import GroupResult
 
@@ -33,7 +34,7 @@ _ROLE = 11
 
 
 @contextlib.contextmanager
-def progress(total: int, *, plain: bool = False) -> "Iterator[Callable[[GroupResult], None]]":
+def progress(total: int, *, plain: bool = False) -> "Iterator[Callable[[GroupResult | GroupReport], None]]":
     """Yield a function to call with each finished group; with `plain` it prints lines on a terminal too.
 
     There is a line for each group, or about a hundred lines if there are more groups than that.
@@ -43,7 +44,7 @@ def progress(total: int, *, plain: bool = False) -> "Iterator[Callable[[GroupRes
     if plain or not console.is_terminal:
         every = max(1, total // _MAX_PROGRESS_LINES)
 
-        def print_group(group: "GroupResult") -> None:
+        def print_group(group: "GroupResult | GroupReport") -> None:
             mean.add(group)
             if mean.groups % every and mean.groups != total:
                 return
@@ -68,7 +69,7 @@ class _RunningMean:
         self._sum = 0.0
         self._count = 0
 
-    def add(self, group: "GroupResult") -> "_RunningMean":
+    def add(self, group: "GroupResult | GroupReport") -> "_RunningMean":
         rewards = [reward for reward in group.rewards if reward is not None]
         self.groups += 1
         self._sum += sum(rewards)
@@ -106,6 +107,11 @@ def show_role_warnings(summary: "PlaySummary") -> None:
 def show_failures(summary: "PlaySummary") -> None:
     """Print the failures on standard error, and why the job counts as failed if it does."""
     console = stderr_console()
+    if summary.workers_lost:
+        died = (
+            f"{plural(summary.workers_lost, 'worker')} died; {plural(summary.groups_replayed, 'group')} played again."
+        )
+        console.print(Text(died, "yellow"), soft_wrap=True)
     for message, count in summary.errors.items():
         console.print(Text(f"{count} × {escape_line(message)}", "red"), soft_wrap=True)
     if summary.groups_without_reward:

@@ -1,0 +1,176 @@
+"""A worker process on this machine, and the connection to it."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+from rolltrace.jobs.signal_handling import RECORD_SECONDS, ActivePlay
+from rolltrace.jobs.workers.group_worker import GroupWorker, failed
+from rolltrace.jobs.workers.reports import Event, decode_events, encode_events
+
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_EXIT_SECONDS = 5.0
+"""How long a worker may take to end after it has closed its session."""
+_CANCEL, _END = "cancel", "end"
+"""Requests: cancel what is played and close; record what is played as cancelled and end at once."""
+
+OnEvent = Callable[["LocalWorker", Event | None], None]
+"""Gets each event of a worker, in the thread of the event loop, and None when the worker has gone."""
+
+
+class LocalWorker:
+    """A worker process. Its requests are sent, and its events received, by threads."""
+
+    def __init__(self, setup: bytes, on_event: OnEvent) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_event = on_event
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=run_worker, args=(theirs,), name="rolltrace-worker")
+        with _blocked_signals():  # until the process has a session of its own: Ctrl-C is for this process
+            self._process.start()
+        theirs.close()
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests.put(setup)
+        for target in (self._send_all, self._receive_all):
+            threading.Thread(target=target, name="rolltrace-worker", daemon=True).start()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process."""
+        return self._process.pid
+
+    def request(self, method: str, *args: object) -> None:
+        """Call a method of the `GroupWorker`."""
+        self._requests.put(pickle.dumps((method, args)))
+
+    def cancel(self) -> None:
+        """Cancel what is being played, record it and close."""
+        self.request(_CANCEL)
+
+    def end(self) -> None:
+        """Record what is being played as cancelled and end, without waiting for envs. Any thread may call it."""
+        self.request(_END)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end of the process."""
+        self._process.join(seconds)
+
+    def why_lost(self) -> str:
+        """How the process ended."""
+        code = self._process.exitcode
+        if code is None:
+            return "closed its connection"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+    def _send_all(self) -> None:
+        with contextlib.suppress(OSError):  # the process has ended
+            while (data := self._requests.get()) is not None:
+                self._connection.send_bytes(data)
+
+    def _receive_all(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._post(*decode_events(self._connection.recv_bytes()))
+        self._process.join(_EXIT_SECONDS)
+        self._post(None)
+        self._requests.put(None)
+
+    def _post(self, *events: Event | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            for event in events:
+                self._loop.call_soon_threadsafe(self._on_event, self, event)
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Make a process that is started here begin with Ctrl-C and SIGTERM blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_worker(connection: Connection) -> None:
+    """The main function of the process."""
+    os.setsid()
+    os.dup2(2, 1)  # an env that prints must not print into the data of the command line
+    # A scheduler sends SIGTERM to the whole job, and the parent handles it. A program that an env starts gets the
+    # default action again, which it would not if the signal were ignored.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    _WorkerMain(connection).run()
+
+
+class _WorkerMain:
+    """Reads requests in a thread while the main thread plays."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._send_lock = threading.Lock()
+        self._play = ActivePlay()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._worker: GroupWorker | None = None
+        self._is_ending = False
+
+    def run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError, EOFError):
+            try:
+                asyncio.run(self._play.run(self._main))
+            except Exception as error:  # noqa: BLE001 - the parent raises it
+                self._send(failed(error))
+        self._end_after(_EXIT_SECONDS)  # a thread that an env left behind must not keep the process alive
+
+    async def _main(self, play: ActivePlay) -> None:
+        self._loop = asyncio.get_running_loop()
+        setup = await asyncio.to_thread(lambda: pickle.loads(self._connection.recv_bytes()))  # noqa: S301 - the parent's
+        self._worker = GroupWorker(setup, self._send)
+        play.writer = self._worker.writer
+        play.runners.append(self._worker.runner)
+        threading.Thread(target=self._listen, name="rolltrace-requests", daemon=True).start()
+        await self._worker.run()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                method, args = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - the parent's
+                if method == _CANCEL:
+                    self._cancel()
+                elif method == _END:
+                    self._end()
+                elif self._loop is not None:
+                    with contextlib.suppress(RuntimeError):  # the loop is closed
+                        self._loop.call_soon_threadsafe(getattr(self._worker, method), *args)
+        self._cancel()  # the parent has ended
+
+    def _cancel(self) -> None:
+        self._play.cancel()
+        self._end_after(RECORD_SECONDS)
+
+    def _end_after(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._end)
+        timer.daemon = True
+        timer.start()
+
+    def _end(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._play.record_cancelled()
+            self._play.end()
+            os._exit(1)
+
+    def _send(self, event: Event) -> None:
+        with self._send_lock, contextlib.suppress(OSError):  # the parent has ended
+            self._connection.send_bytes(encode_events([event]))

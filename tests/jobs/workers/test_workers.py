@@ -1,0 +1,252 @@
+"""Playing in worker processes: the same rollouts as in one process, whatever happens to a worker."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import rolltrace
+from rolltrace.check.check_run import check_run
+from rolltrace.errors import InputError
+from rolltrace.jobs.workers.reports import GroupReport
+from rolltrace.jobs.workers.worker_executor import split_concurrency
+from rolltrace.query.run_state import RunState, run_state
+from rolltrace.store.recording import Recording
+from waiting import is_running, until
+from worker_envs import SumGroup, Sums
+
+TESTS = Path(__file__).parents[2]
+
+
+def table(path):
+    """The rollouts that a run shows, without ids, times and sessions."""
+    sql = "select * exclude (id, run, session, started_at, ended_at, seconds, env, env_args) from rollouts order by all"
+    with rolltrace.open_run(path) as run:
+        return [str(row) for row in run.sql(sql)]
+
+
+def play(tmp_path, special=":", out="run", **settings):
+    tasks = Sums(str(tmp_path), special)
+    return rolltrace.play(tasks, "scripted:noisy", out=tmp_path / out, **{"groups": 12, "workers": 2, **settings})
+
+
+def require_sound(path, rollouts):
+    """The run is complete, every rollout is there once, and the ledgers add up."""
+    with rolltrace.open_run(path) as run:
+        ledgers = run.ledgers().values()
+        [(count, slots, collisions)] = run.sql(
+            """select count(*), count(distinct (iteration, "group", "index")), count(*) filter (collides) from rollouts
+            where not retried"""
+        )
+        assert (count, slots, collisions) == (rollouts, rollouts, 0)
+    assert all(ledger.is_balanced for ledger in ledgers)
+    assert run_state(ledgers, rollouts, rollouts) is RunState.COMPLETE
+    assert check_run(path).ok
+
+
+def test_workers_play_the_same_rollouts(tmp_path):
+    """The same seed gives the same rollouts as in one process, over several iterations, in processes that stay."""
+    reports = []
+    plan = {"groups": 20, "iterations": 3, "seed": 5}
+    alone = rolltrace.play("calculator", "scripted:noisy", out=tmp_path / "alone", **plan)
+    summary = rolltrace.play(
+        "calculator", "scripted:noisy", out=tmp_path / "run", workers=2, on_group=reports.append, **plan
+    )
+    assert table(tmp_path / "run") == table(tmp_path / "alone")
+    require_sound(tmp_path / "run", 240)
+    assert summary.mean_reward == pytest.approx(alone.mean_reward)
+    assert (summary.groups, summary.rollouts, summary.statuses) == (60, 240, {"ok": 240})
+    assert (summary.ledger.recorded, summary.ledger.dispatched, summary.ledger.closed) == (240, 240, True)
+    assert (summary.stop_reasons, summary.succeeded) == (alone.stop_reasons, True)
+    assert {type(report) for report in reports} == {GroupReport}
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert len(run.ledgers()) == 3  # this process, and two workers for all iterations
+        assert {member.id for report in reports for member in report.members} == {
+            rollout.id for rollout in run.rollouts()
+        }
+        assert len(list(run.sql("select distinct session from rollouts"))) == 2
+
+
+def test_groups_of_a_worker_that_dies_are_played_again(tmp_path):
+    """What was in flight is played again with the same attempt, supersedes what was left of it, and is counted."""
+    play(tmp_path, out="alone", workers=None)
+    summary = play(tmp_path, "3:kill once", concurrency=16)
+    assert (summary.workers_lost, summary.rollouts, summary.statuses) == (1, 48, {"ok": 48})
+    assert 1 <= summary.groups_replayed <= 8
+    assert table(tmp_path / "run") == table(tmp_path / "alone")
+    require_sound(tmp_path / "run", 48)
+    assert summary.succeeded
+    with rolltrace.open_run(tmp_path / "run") as run:
+        [(superseded, attempts)] = run.sql(
+            "select count(*) filter (superseded), max(attempt) from every_rollout where \"group\" = '3'"
+        )
+        assert (superseded, attempts) == (3, 0)  # the members that were recorded before the worker died
+
+
+def test_a_group_that_kills_three_workers_is_a_recorded_failure(tmp_path):
+    """It is not tried again, also when the run is resumed, and takes no other group with it."""
+    summary = play(tmp_path, "3:kill", retries=1)
+    assert summary.workers_lost == 3
+    assert summary.statuses == {"ok": 44, "error": 4}
+    [(message, count)] = summary.errors.items()
+    assert "runner · WorkerError: 3 workers died while they played this group" in message
+    assert (count, summary.groups_without_reward, summary.ledger.complete) == (4, 1, True)
+    require_sound(tmp_path / "run", 48)
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert set(run.sql("select attempt, error_layer from rollouts where status = 'error'")) == {(0, "runner")}
+    assert rolltrace.play(Sums(str(tmp_path)), resume=tmp_path / "run", workers=2).groups == 0
+
+
+def test_failures_of_the_env_raise_the_attempt(tmp_path):
+    """A failure of the env or the policy is retried in its worker, and returns with its message."""
+    summary = play(tmp_path, "3:raise", retries=1)
+    assert summary.workers_lost == 0
+    assert summary.errors == {"env · ValueError: this env fails": 4}
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert list(run.sql("select status, attempt, count(*) from rollouts group by all order by all")) == [
+            ("error", 0, 4), ("error", 1, 4), ("ok", 0, 44)
+        ]  # fmt: skip
+
+
+COMMAND = (
+    "run", "worker_envs:sums", "--arg", "folder=.", "--out", "run", "--groups", "6", "--workers", "2", "--policy",
+    "scripted:noisy",
+)  # fmt: skip
+
+
+def command(tmp_path, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "rolltrace", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS)])},
+    )  # fmt: skip
+
+
+def worker_pids(tmp_path):
+    pids = {int(path.name.removeprefix("pid-")) for path in tmp_path.glob("pid-*")}
+    return pids - {os.getpid()}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_a_signal_is_recorded_by_the_workers_and_the_run_resumed(tmp_path, number, code):
+    """What is in flight is recorded as cancelled, every session is closed, and --resume --workers plays the rest."""
+    play(tmp_path, out="alone", workers=None, groups=6)
+    process = command(tmp_path, *COMMAND, "--arg", "special=2:wait")
+    until(lambda: len(list(tmp_path.glob("waits-2-*"))) == 4)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert all(ledger.closed and not ledger.in_flight for ledger in run.ledgers().values())
+        assert list(run.sql("select count(*) from rollouts where status = 'cancelled' and \"group\" = '2'")) == [(4,)]
+    assert not any(map(is_running, worker_pids(tmp_path)))
+    (tmp_path / "go").touch()
+    resumed = command(tmp_path, "run", "--resume", "run", "--workers", "2")
+    assert "groups, mean reward" in resumed.communicate(timeout=60)[1]
+    assert resumed.returncode == 0
+    assert table(tmp_path / "run") == table(tmp_path / "alone")
+
+
+def test_a_second_signal_does_not_wait_for_envs_that_block(tmp_path):
+    """Workers record what is in flight even if an env blocks their event loop, and end."""
+    process = command(tmp_path, *COMMAND, "--arg", "special=2:block", "--concurrency", "2")
+    until(lambda: list(tmp_path.glob("waits-2-*")))
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    until(lambda: not any(map(is_running, worker_pids(tmp_path))))
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert ("cancelled",) in list(run.sql("select status from rollouts where \"group\" = '2'"))
+
+
+def test_workers_end_when_the_process_that_plays_is_killed(tmp_path):
+    """They record what is in flight as cancelled, and leave no process behind."""
+    process = command(tmp_path, *COMMAND, "--arg", "special=all:wait")
+    until(lambda: len(list(tmp_path.glob("waits-*"))) >= 8 and len(worker_pids(tmp_path)) == 2)
+    process.kill()
+    process.communicate()
+    until(lambda: not any(map(is_running, worker_pids(tmp_path))))
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert set(run.sql("select distinct status from rollouts")) == {("cancelled",)}
+        assert sorted(ledger.closed for ledger in run.ledgers().values()) == [False, True, True]
+
+
+class LocalGroup(SumGroup):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.lock = threading.Lock()
+
+
+class LockedPolicy:
+    name, version, context_length = "locked", None, None
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    async def complete(self, request):
+        raise NotImplementedError
+
+    def count_tokens(self, request):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": LockedPolicy()}, "Expected the policy to be picklable"),
+        ({"roles": {"grader": LockedPolicy()}}, "Expected the grader to be picklable"),
+        ({"trace": Recording(redact=lambda value: value)}, "Expected the redaction function to be picklable"),
+        ({"builder": LocalGroup}, "Expected the group builder LocalGroup to be picklable"),
+        ({"policy": "human"}, "got human: play without workers"),
+        ({"concurrency": 1}, "Expected a concurrency of at least the number of workers, 2, got 1"),
+        ({"workers": 0}, "Expected workers of 1 or more, got 0"),
+    ],
+)
+def test_what_workers_cannot_play_is_refused(tmp_path, settings, message):
+    """One sentence says what cannot be sent to another process, before there is a run."""
+    settings = {"policy": "scripted:noisy", "workers": 2, **settings}
+    tasks = Sums(str(tmp_path), builder=settings.pop("builder", SumGroup))
+    with pytest.raises(InputError, match=message):
+        rolltrace.play(tasks, settings.pop("policy"), out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_in_a_worker_is_raised(tmp_path):
+    """A policy that only the workers cannot make ends the play, and the run is closed."""
+    policy = f"worker_envs:OnlyInParent,parent={os.getpid()}"
+    with pytest.raises(InputError, match="no such policy here"):
+        rolltrace.play(Sums(str(tmp_path)), policy, out=tmp_path / "run", workers=2)
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert all(ledger.closed for ledger in run.ledgers().values())
+
+
+def test_a_callback_that_raises_ends_the_workers(tmp_path):
+    """The exception is raised, and no process is left."""
+    with pytest.raises(ZeroDivisionError):
+        play(tmp_path, "9:wait", on_group=lambda _: 1 / 0)
+    until(lambda: not any(map(is_running, worker_pids(tmp_path))))
+
+
+@pytest.mark.parametrize(("total", "workers", "shares"), [(64, 2, [32, 32]), (7, 3, [3, 2, 2]), (2, 2, [1, 1])])
+def test_concurrency_is_the_total_over_all_workers(total, workers, shares):
+    """It is divided among the workers."""
+    assert split_concurrency(total, workers) == shares
+
+
+def test_metrics_of_each_iteration_are_logged(tmp_path):
+    """A tracker gets the iterations that workers play, as in one process."""
+    steps = []
+
+    class Steps:
+        def log(self, metrics, step):
+            steps.append(step)
+
+        def close(self):
+            pass
+
+    play(tmp_path, iterations=3, groups=3, log_to=[Steps()])
+    assert sorted(set(steps)) == [0, 1, 2]
