@@ -12,6 +12,7 @@ PACKAGES_litellm := litellm "openai<3"
 PACKAGES_tinker := "tinker-cookbook>=0.5.8,<0.6" textarena
 PACKAGES_trl := "trl>=1.16,<1.17"
 PACKAGES_verifiers := "verifiers>=0.4"
+PACKAGES_ray := "ray>=2.50"
 PACKAGES_trackers := mlflow tensorboard trackio wandb
 PACKAGES_openenv := "openenv>=0.10"
 # GEM pins an old msgspec that it does not need, so it is installed without its requirements, after these.
@@ -39,9 +40,10 @@ test-slow: browser web
 
 # The bridges, trackers and environments of others with the packages themselves, at their current releases, each in an
 # environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm tinker trackers trl verifiers openenv gem)
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm ray tinker trackers trl verifiers openenv gem)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
+	$(INTEGRATIONS)/ray/bin/python -m pytest tests/jobs/workers/test_ray.py
 	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py tests/bridges/test_tinker_envs.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py tests/bridges/test_trl_envs.py

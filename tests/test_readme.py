@@ -83,6 +83,18 @@ def test_the_commands_of_the_guide_to_the_runner_run(tmp_path):
     assert "Nothing to do" in ran.stderr
 
 
+def test_the_guide_to_scale_runs(tmp_path):
+    """Its commands and its program play in workers."""
+    guide = (ROOT / "docs" / "guides" / "scale.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "program.py").write_text(code)
+    commands = [["-m", *shlex.split(line)] for line in re.findall(r"^\$ (rolltrace .*)$", guide, re.MULTILINE)]
+    for words in (*commands, ["program.py"]):
+        ran = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"two", "from-python"}
+
+
 def test_the_guide_to_recording_runs(tmp_path):
     """The guide's blocks are one program, which records rollouts of a loop of its own and reads them back."""
     guide = (ROOT / "docs" / "guides" / "record-your-loop.md").read_text()

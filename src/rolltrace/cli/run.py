@@ -1,6 +1,7 @@
 """`rolltrace run`: plays and records."""
 
 import contextlib
+import json
 import re
 import sys
 import time
@@ -36,6 +37,21 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 @click.option("--seed", type=int, default=0, help="The seed of everything random.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=64, help="Policy requests in flight, in total.")
 @click.option("--workers", type=click.IntRange(min=1), help="Play in that many processes.  [default: in this process]")
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="",
+    metavar="[ADDRESS]",
+    help="Play in a Ray cluster, with --workers actors: that at ADDRESS, or the one that Ray finds or starts.  "
+    "[default: --workers is the number of processors of the cluster]",
+)
+@click.option(
+    "--ray-option",
+    "ray_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help='An option of Ray for each actor, such as num_cpus=2 or resources={"fast": 1}; repeatable.',
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
 @click.option(
     "--trace",
@@ -94,7 +110,7 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     metavar="RUN",
     type=click.Path(path_type=Path),
     help="Complete an interrupted run: play its unfinished groups, as it was planned. It allows only --policy, "
-    "--concurrency, --workers, --log-to, --force, --json and the --arg of a secret.",
+    "--concurrency, --workers, --ray, --ray-option, --log-to, --force, --json and the --arg of a secret.",
 )
 @click.option("--force", is_flag=True, help="Resume a run even if it may still be running.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
@@ -123,8 +139,8 @@ def run(
     ENV is a name that `rolltrace envs` lists, or your own package.module:name. With --resume RUN, an interrupted run is
     completed: finished groups are not played again.
 
-    With --workers, groups are played in processes of this machine, with --concurrency as the total. Groups of a process
-    that dies are played again.
+    With --workers, groups are played in processes of this machine, and with --ray in a Ray cluster, with --concurrency
+    as the total. Groups of a process that dies are played again.
 
     The exit code is 1 if the job failed: it was interrupted, or a group has no member with a reward, or something could
     not be recorded. The run has everything that was played until then. SIGTERM has the same effect as Ctrl-C, but exit
@@ -135,12 +151,14 @@ def run(
     from rolltrace.store.create import unused_run_path
     from rolltrace.store.recording import Level, Recording
 
+    options["ray"] = options["ray"] or options["ray"] is not None  # without an address it is empty
+    options["ray_options"] = _parse_ray_options(options["ray_options"])
     policy, roles = _parse_policies(policies)
     env_args = parse_arguments(args, "--arg")
     if resume is not None:
         _reject_options(context)
         changed: dict[str, Any] = {} if _is_default(context, "concurrency") else {"concurrency": options["concurrency"]}
-        changed |= {name: options[name] for name in ("log_to", "workers")}
+        changed |= {name: options[name] for name in ("log_to", "workers", "ray", "ray_options")}
         _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **changed)
         return
     if env is None:
@@ -201,7 +219,18 @@ def _play(path: Path, total: int, as_json: bool, specs: Sequence[str], /, **job:
         raise SystemExit(1)
 
 
-_WITH_RESUME = {"resume", "force", "policies", "concurrency", "workers", "log_to", "args", "as_json"}
+_WITH_RESUME = {
+    "resume",
+    "force",
+    "policies",
+    "concurrency",
+    "workers",
+    "ray",
+    "ray_options",
+    "log_to",
+    "args",
+    "as_json",
+}
 
 
 def _reject_options(context: click.Context) -> None:
@@ -232,6 +261,17 @@ def _parse_policies(specs: tuple[str, ...]) -> tuple[str | None, dict[str, str]]
             raise click.BadParameter(f"Expected one policy for {name}, got two.", param_hint="--policy")
         roles[role] = spec[prefix.end() :] if prefix else spec
     return roles.pop(POLICY, None), roles
+
+
+def _parse_ray_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """The options of Ray, whose values are JSON or text."""
+    options: dict[str, Any] = {}
+    for name, text in parse_arguments(pairs, "--ray-option").items():
+        try:
+            options[name] = json.loads(text)
+        except ValueError:
+            options[name] = text
+    return options
 
 
 def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:

@@ -59,6 +59,8 @@ def play(
     on_group: OnGroup | None = None,
     log_to: TrackerSpecs = (),
     workers: int | None = None,
+    ray: bool | str | None = None,
+    ray_options: Mapping[str, Any] | None = None,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play and record, and return when everything is done; the arguments are those of `play_async`.
@@ -67,7 +69,8 @@ def play(
     the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
     has its default action, `SystemExit(143)`.
     """
-    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, workers, plan)
+    executor = ExecutorSettings(workers, ray, ray_options or {})
+    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, executor, plan)
     return run_blocking(job.play)
 
 
@@ -84,6 +87,8 @@ async def play_async(
     on_group: OnGroup | None = None,
     log_to: TrackerSpecs = (),
     workers: int | None = None,
+    ray: bool | str | None = None,
+    ray_options: Mapping[str, Any] | None = None,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
@@ -92,14 +97,17 @@ async def play_async(
     plays all others. `trace` says how much to record. `on_group` is called with each group as it finishes.
     `log_to` names trackers that get the metrics of each iteration, see `log_metrics`.
 
-    With `workers`, that many processes of this machine play, with the concurrency divided among them. Policies, group
-    builders and a redaction function are pickled then, and `on_group` gets a `GroupReport` without the rollouts.
+    With `workers`, that many processes of this machine play, with the concurrency divided among them. With `ray`, they
+    are actors of the Ray cluster at that address (True: the one that Ray finds or starts), by default one for each
+    processor, and `ray_options` are options of the actors. Policies, group builders and a redaction function are
+    pickled then, and `on_group` gets a `GroupReport` without the rollouts.
 
     `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
     the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
     `InputError` is raised unless `force` is set.
     """
-    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, workers, plan)
+    executor = ExecutorSettings(workers, ray, ray_options or {})
+    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, executor, plan)
     return await job.play(ActivePlay())
 
 
@@ -114,12 +122,11 @@ def _make_job(
     trace: Recording | Level | str | None,
     on_group: OnGroup | None,
     log_to: TrackerSpecs,
-    workers: int | None,
+    executor: ExecutorSettings,
     plan: PlanFields,
 ) -> "PlayJob":
     """Check the arguments, and combine them with those of a run that is resumed."""
     trackers = require_trackers(log_to)
-    executor = ExecutorSettings(workers)
     if resume is None:
         if env is None or policy is None or out is None:
             raise InputError("Expected env, policy and out=, or resume= with a run to complete.")
@@ -179,6 +186,7 @@ class PlayJob(msgspec.Struct, frozen=True):
             for spec, opened in ((self.policy, policy), *((self.roles[role], roles[role]) for role in roles)):
                 if isinstance(spec, str):
                     stack.push_async_callback(close_policy, opened)
+            stack.enter_context(self.executor.connected())
             if self.resumption is not None:
                 self.resumption.require_only_session()
             with self._open_writer(tasks, policy) as writer, raised_gc_threshold():
@@ -194,7 +202,7 @@ class PlayJob(msgspec.Struct, frozen=True):
 
     async def _check_workers(self, tasks: Tasks, iterations: list[IterationGroups]) -> list[IterationGroups]:
         """Raise `InputError` for what cannot be sent to workers; returns the iterations with the same groups."""
-        if self.executor.workers is None:
+        if not self.executor.uses_workers:
             return iterations
         first, *others = iterations
         builders = iter(first.builders)

@@ -14,7 +14,7 @@ from rolltrace.errors import InputError, RolltraceError
 from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import Plan, make_runner
-from rolltrace.jobs.workers.reports import Closed, Ended, Event, Failed, GroupReport, Recorded, Started
+from rolltrace.jobs.workers.reports import Closed, Ended, Event, Failed, GroupReport, Recorded, Started, failed
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy
 from rolltrace.store.reader import RunReader
@@ -158,11 +158,6 @@ class GroupWorker:
         for role, spec in self._setup.roles.items():
             if isinstance(spec, str):
                 await close_policy(roles.others[role])
-
-
-def failed(error: BaseException) -> Failed:
-    """An exception of a worker as an event."""
-    return Failed(type(error).__name__, str(error))
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

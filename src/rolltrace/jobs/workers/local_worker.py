@@ -11,18 +11,26 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
-from rolltrace.jobs.signal_handling import RECORD_SECONDS, ActivePlay
-from rolltrace.jobs.workers.group_worker import GroupWorker, failed
 from rolltrace.jobs.workers.reports import Event, decode_events, encode_events
+from rolltrace.jobs.workers.worker_main import CANCEL, END, WorkerMain
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _EXIT_SECONDS = 5.0
 """How long a worker may take to end after it has closed its session."""
-_CANCEL, _END = "cancel", "end"
-"""Requests: cancel what is played and close; record what is played as cancelled and end at once."""
-
 OnEvent = Callable[["LocalWorker", Event | None], None]
 """Gets each event of a worker, in the thread of the event loop, and None when the worker has gone."""
+
+
+class LocalWorkers:
+    """Starts workers as processes of this machine."""
+
+    def dumps(self, value: object) -> bytes:
+        """Pickle a value for a worker."""
+        return pickle.dumps(value)
+
+    def start(self, setup: bytes, on_event: OnEvent) -> "LocalWorker":
+        """Start a worker."""
+        return LocalWorker(setup, on_event)
 
 
 class LocalWorker:
@@ -53,11 +61,11 @@ class LocalWorker:
 
     def cancel(self) -> None:
         """Cancel what is being played, record it and close."""
-        self.request(_CANCEL)
+        self.request(CANCEL)
 
     def end(self) -> None:
         """Record what is being played as cancelled and end, without waiting for envs. Any thread may call it."""
-        self.request(_END)
+        self.request(END)
 
     def kill(self) -> None:
         """Kill the process."""
@@ -111,66 +119,23 @@ def run_worker(connection: Connection) -> None:
     # default action again, which it would not if the signal were ignored.
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    _WorkerMain(connection).run()
+    send_lock = threading.Lock()
+
+    def send(event: Event) -> None:
+        with send_lock, contextlib.suppress(OSError):  # the parent has ended
+            connection.send_bytes(encode_events([event]))
+
+    main = WorkerMain(send)
+    with contextlib.suppress(EOFError):
+        setup = connection.recv_bytes()
+        threading.Thread(target=_listen, args=(connection, main), name="rolltrace-requests", daemon=True).start()
+        asyncio.run(main.play(setup))
+    main.end_after(_EXIT_SECONDS)  # a thread that an env left behind must not keep the process alive
 
 
-class _WorkerMain:
-    """Reads requests in a thread while the main thread plays."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._send_lock = threading.Lock()
-        self._play = ActivePlay()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._worker: GroupWorker | None = None
-        self._is_ending = False
-
-    def run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError, EOFError):
-            try:
-                asyncio.run(self._play.run(self._main))
-            except Exception as error:  # noqa: BLE001 - the parent raises it
-                self._send(failed(error))
-        self._end_after(_EXIT_SECONDS)  # a thread that an env left behind must not keep the process alive
-
-    async def _main(self, play: ActivePlay) -> None:
-        self._loop = asyncio.get_running_loop()
-        setup = await asyncio.to_thread(lambda: pickle.loads(self._connection.recv_bytes()))  # noqa: S301 - the parent's
-        self._worker = GroupWorker(setup, self._send)
-        play.writer = self._worker.writer
-        play.runners.append(self._worker.runner)
-        threading.Thread(target=self._listen, name="rolltrace-requests", daemon=True).start()
-        await self._worker.run()
-
-    def _listen(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                method, args = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - the parent's
-                if method == _CANCEL:
-                    self._cancel()
-                elif method == _END:
-                    self._end()
-                elif self._loop is not None:
-                    with contextlib.suppress(RuntimeError):  # the loop is closed
-                        self._loop.call_soon_threadsafe(getattr(self._worker, method), *args)
-        self._cancel()  # the parent has ended
-
-    def _cancel(self) -> None:
-        self._play.cancel()
-        self._end_after(RECORD_SECONDS)
-
-    def _end_after(self, seconds: float) -> None:
-        timer = threading.Timer(seconds, self._end)
-        timer.daemon = True
-        timer.start()
-
-    def _end(self) -> None:
-        if not self._is_ending:
-            self._is_ending = True
-            self._play.record_cancelled()
-            self._play.end()
-            os._exit(1)
-
-    def _send(self, event: Event) -> None:
-        with self._send_lock, contextlib.suppress(OSError):  # the parent has ended
-            self._connection.send_bytes(encode_events([event]))
+def _listen(connection: Connection, main: WorkerMain) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            method, args = pickle.loads(connection.recv_bytes())  # noqa: S301 - the parent's
+            main.handle(method, *args)
+    main.handle(CANCEL)  # the parent has ended

@@ -99,6 +99,11 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+def failed(error: BaseException) -> Failed:
+    """An exception of a worker as an event."""
+    return Failed(type(error).__name__, str(error))
+
+
 class Closed(msgspec.Struct, frozen=True, tag=True):
     """The worker has closed its session."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import pickle
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Sequence
@@ -72,8 +71,19 @@ class Worker(Protocol):
 
 
 OnEvent = Callable[[Any, Event | None], None]
-StartWorker = Callable[[bytes, OnEvent], Worker]
-"""Starts a worker with a pickled `WorkerSetup`; the function gets its events, and None when it has gone."""
+"""Gets a worker and its event, or None when the worker has gone."""
+
+
+class Workers(Protocol):
+    """Starts workers: processes of this machine, or actors of a Ray cluster."""
+
+    def dumps(self, value: object) -> bytes:
+        """Pickle a value for a worker."""
+        ...
+
+    def start(self, setup: bytes, on_event: OnEvent) -> Worker:
+        """Start a worker with a pickled `WorkerSetup`. In the thread of the event loop, `on_event` gets its events."""
+        ...
 
 
 class _Group:
@@ -130,13 +140,13 @@ class WorkerExecutor:
     groups that are played again supersede what the lost worker left of them.
     """
 
-    def __init__(self, start_worker: StartWorker, setup: WorkerSetup, number: int, roles: Roles) -> None:
+    def __init__(self, kind: Workers, setup: WorkerSetup, number: int, roles: Roles) -> None:
         self.roles = roles
         """The policy of each role, and which roles were used; complete when the executor is closed."""
         self.workers_lost = 0
         self.groups_replayed = 0
         """Groups that were played again because their worker was lost."""
-        self._start_worker = start_worker
+        self._kind = kind
         self._setup = setup
         self._writer = setup.writer
         self._workers = [_WorkerState(share) for share in split_concurrency(setup.plan.concurrency, number)]
@@ -146,6 +156,8 @@ class WorkerExecutor:
         self._changed = asyncio.Event()
         self._error: RolltraceError | None = None
         self._is_closing = False
+        self._failed_starts = 0
+        """Workers that died before they had started, since the last one that has."""
         self._ledgers: list[Ledger] = []
         """Of workers that have closed their session."""
         self._lost: set[str] = set()
@@ -214,10 +226,8 @@ class WorkerExecutor:
     def _start(self, state: _WorkerState) -> None:
         plan = msgspec.structs.replace(self._setup.plan, concurrency=state.concurrency)
         setup = WorkerSetup(self._writer, self._setup.policy, self._setup.roles, plan)
-        state.worker = self._start_worker(
-            pickle_for_worker(setup, "the policies"),
-            lambda _, event: self._handle(state, event),
-        )
+        data = pickle_for_worker(self._kind, setup, "the policies")
+        state.worker = self._kind.start(data, lambda _, event: self._handle(state, event))
 
     def _new_group(self, builder: EnvGroupBuilder, key: GroupKey) -> _Group:
         self._groups += 1
@@ -237,7 +247,7 @@ class WorkerExecutor:
 
     def _send(self, state: _WorkerState, group: _Group) -> None:
         what = f"the group builder of {group.key.env}, {type(group.builder).__qualname__},"
-        data = pickle_for_worker(SentGroup(group.number, group.builder, group.key), what)
+        data = pickle_for_worker(self._kind, SentGroup(group.number, group.builder, group.key), what)
         state.played[group.number] = group
         state.rollouts += group.rollouts
         assert state.worker is not None  # noqa: S101 - it has started
@@ -266,6 +276,7 @@ class WorkerExecutor:
         match event:
             case Started(session):
                 state.session = session
+                self._failed_starts = 0
                 for lost in self._lost:  # since it was started
                     self._tell_lost(state, lost)
             case Ended(number):
@@ -289,16 +300,19 @@ class WorkerExecutor:
             observer.rollout_ended(group.header)
 
     def _handle_death(self, state: _WorkerState) -> None:
-        if self._is_closing:
+        if self._is_closing or self._error is not None:
             state.is_closed = True
             return
         assert state.worker is not None  # noqa: S101 - it has started
         why = state.worker.why_lost()
-        if state.session is None:
-            self._error = self._error or WorkerError(f"A worker {why} before it could play.")
-            return
         self.workers_lost += 1
-        self._lose_session(state.session)
+        if state.session is not None:
+            self._lose_session(state.session)
+        else:
+            self._failed_starts += 1
+            if self._failed_starts == MAX_DEATHS:
+                self._error = WorkerError(f"{MAX_DEATHS} workers could not start; the last one {why}.")
+                return
         lost = [*state.played.values(), *state.ended.values()]
         log.warning("A worker %s; %d groups are played again.", why, len(lost))
         for group in state.played.values():
@@ -376,10 +390,10 @@ def _draw_groups(
     return draw
 
 
-def pickle_for_worker(value: object, what: str) -> bytes:
+def pickle_for_worker(kind: Workers, value: object, what: str) -> bytes:
     """Pickle a value for a worker. Raises `InputError` if that is impossible."""
     try:
-        return pickle.dumps(value)
+        return kind.dumps(value)
     except Exception as error:
         raise InputError(
             f"Expected {what} to be picklable, because workers are other processes: {type(error).__name__}: {error}"
