@@ -544,6 +544,28 @@ def test_siblings_of_a_failure_are_recorded(run):
     recorded.undo()
 
 
+async def test_a_sibling_that_goes_on_after_the_group_has_failed(run):
+    """tinker-cookbook does not stop it: it is recorded to its end, without a total."""
+    recorded = record(problems(make_renderer(RENDERER), 2, Breaks), run)
+    gate = asyncio.Event()
+
+    async def wait():
+        await gate.wait()
+        return "42"
+
+    answers = iter(["7", wait()])
+    completer = rollouts.TinkerTokenCompleter(SamplingClient(lambda prompt: next(answers)), max_tokens=160)
+    with pytest.raises(ConnectionError):
+        await rollouts.do_group_rollout(recorded, completer)
+    gate.set()
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+    failed, last = sorted(read(run), key=lambda one: one.status)
+    assert (failed.status, failed.index) == ("error", 0)
+    assert (last.status, last.index, last.reward, len(last.steps)) == ("ok", 1, None, 1)
+    assert run.ledger.dropped_after_end == {}
+    recorded.undo()
+
+
 def test_a_partial_group(run, seen):
     """Members that came through have the reward of the smaller group, on the right rollouts."""
 
