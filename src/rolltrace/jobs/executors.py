@@ -2,13 +2,14 @@
 
 import contextlib
 import re
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from rolltrace.envs.env import EnvGroupBuilder
-from rolltrace.errors import InputError
+from rolltrace.errors import InputError, PolicyError
 from rolltrace.jobs.plan import make_runner
 from rolltrace.jobs.workers.group_worker import WorkerSetup
 from rolltrace.jobs.workers.local_worker import LocalWorkers
@@ -19,10 +20,14 @@ from rolltrace.jobs.workers.worker_executor import (
     pickle_for_worker,
     split_concurrency,
 )
+from rolltrace.policies.llama.llama_server import SERVERS
+from rolltrace.policies.llama.server_settings import ServerSettings
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.roles import Roles
 from rolltrace.store.recording import Recording
 
+_MODEL_SECONDS = 1.0
+"""How often to look whether the servers of embedded models run."""
 _HUMAN = re.compile(r"human(?![^:,])")
 
 
@@ -105,11 +110,41 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
             return
         number = self.workers or min(setup.plan.concurrency, default_workers(self.ray_options))
         executor = WorkerExecutor(self._kind(), setup, number, roles)
-        try:
-            executor.start()
-            yield executor
-        finally:
-            await executor.close()
+        with contextlib.nullcontext() if self.ray else _served_models(setup.writer.session, roles):
+            try:
+                executor.start()
+                yield executor
+            finally:
+                await executor.close()
 
     def _kind(self) -> Workers:
         return RayWorkers(self.ray_options) if self.ray else LocalWorkers()
+
+
+@contextlib.contextmanager
+def _served_models(job: str, roles: Roles) -> Iterator[None]:
+    """Serve the embedded models to the workers of this machine, and start one again that has ended.
+
+    This process does it, because it outlives every worker. In a Ray cluster, a worker of each node does.
+    """
+    policies = (roles.policy, *roles.others.values())
+    models = [settings for one in policies if isinstance(settings := getattr(one, "settings", None), ServerSettings)]
+    if not models:
+        yield
+        return
+    SERVERS.share(job)
+    is_over = threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(PolicyError):  # the workers try themselves, and record the error
+            while not is_over.is_set():
+                for settings in models:
+                    SERVERS.get(settings).result()
+                is_over.wait(_MODEL_SECONDS)
+
+    threading.Thread(target=serve, name="rolltrace-models", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        SERVERS.stop_sharing()

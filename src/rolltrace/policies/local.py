@@ -10,7 +10,7 @@ from rolltrace.policies.endpoint.api_key import InMemoryApiKey
 from rolltrace.policies.endpoint.chat_request import validate_extra
 from rolltrace.policies.endpoint.dialects import Dialect
 from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
-from rolltrace.policies.llama.llama_server import SERVERS, LlamaServer
+from rolltrace.policies.llama.llama_server import SERVERS, AnyServer
 from rolltrace.policies.llama.server_settings import (
     CONTEXT_LENGTH,
     MAX_SERVER_REQUESTS,
@@ -52,7 +52,7 @@ class LocalPolicy:
         self.settings = settings
         """The settings of its server."""
         self._extra = validate_extra(extra)
-        self._server: LlamaServer | None = None
+        self._server: AnyServer | None = None
         self._endpoint: EndpointPolicy | None = None
 
     def __repr__(self) -> str:
@@ -89,13 +89,13 @@ class LocalPolicy:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _ready_server(self) -> LlamaServer:
+    async def _ready_server(self) -> AnyServer:
         try:
             return await asyncio.wrap_future(SERVERS.get(self.settings))
         except PolicyError as error:  # raise a copy: a shared error would collect the tracebacks of all waiters
             raise PolicyError(str(error)) from None
 
-    async def _endpoint_for(self, server: LlamaServer) -> EndpointPolicy:
+    async def _endpoint_for(self, server: AnyServer) -> EndpointPolicy:
         if self._endpoint is not None and self._server is server:
             return self._endpoint
         previous, self._server = self._endpoint, server

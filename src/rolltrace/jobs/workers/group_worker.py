@@ -15,6 +15,7 @@ from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import Plan, make_runner
 from rolltrace.jobs.workers.reports import Closed, Ended, Event, Failed, GroupReport, Recorded, Started, failed
+from rolltrace.policies.llama.llama_server import SERVERS
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy
 from rolltrace.store.reader import RunReader
@@ -54,6 +55,7 @@ class GroupWorker:
         self.writer.is_unpickled = False  # so that closing closes it
         self._emit = emit
         self._setup = setup
+        SERVERS.share(self.writer.job)  # one server of the embedded model for all workers of this machine
         policy = open_policy(setup.policy)
         self.runner = make_runner(
             setup.plan, policy, {role: open_policy(spec) for role, spec in setup.roles.items()}, self.writer
@@ -82,6 +84,7 @@ class GroupWorker:
             await _cancel({flushing})
             with contextlib.suppress(Exception):
                 await self._close_policies()
+            SERVERS.stop_sharing()
             self.writer.close_always()
             self._flush_thread.shutdown(wait=False)
             self._emit(Closed(self.writer.ledger, sorted(self.runner.roles.used)))

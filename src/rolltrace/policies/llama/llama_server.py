@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import Future
 from typing import IO, Any, cast
 from weakref import WeakKeyDictionary
 
 from rolltrace.errors import PolicyError
 from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS, ServerSettings
+from rolltrace.policies.llama.shared_servers import ServerAddress, SharedServerFiles
 from rolltrace.processes.child_processes import START_LOCK, register_owner
 
 _START = (
@@ -26,6 +28,8 @@ _ERROR_LINE = re.compile(r"^\S+ E (?:\S+ +\S+: )?(.*)$", re.MULTILINE)
 _MAX_REASON_CHARS = 500
 READY_SECONDS = 600.0
 """How long the weights may take to load: large files may be on a slow disk."""
+_POLL_SECONDS = 0.1
+"""How often a process looks whether another one has started a shared server."""
 _EXIT_SECONDS = 1.0
 """How long a process may take to exit after its connections are closed."""
 
@@ -142,21 +146,66 @@ class LlamaServer:
         return f"its process {self.exit_reason() or 'closed its pipe'}"
 
 
+class SharedLlamaServer:
+    """A server that another process of this machine has started."""
+
+    def __init__(self, server: ServerAddress, files: SharedServerFiles) -> None:
+        self.address = server.address
+        self.key = server.key
+        self.request_slots = LoopSemaphores(MAX_SERVER_REQUESTS)
+        """Limits the requests in flight of this process."""
+        self._server = server
+        self._files = files
+
+    @property
+    def alive(self) -> bool:
+        """Whether that process lives, and the server is still its server."""
+        return not self._files.is_owned() and self._files.read() == self._server
+
+    def exit_reason(self) -> str | None:
+        """How it ended; None if it has not."""
+        return None if self.alive else "was ended by the process that had started it"
+
+
+AnyServer = LlamaServer | SharedLlamaServer
+
+
 class LlamaServers:
     """The servers of this process. Each is started when a policy first needs it."""
 
     def __init__(self) -> None:
-        self._by_settings: dict[ServerSettings, Future[LlamaServer]] = {}
+        self._by_settings: dict[ServerSettings, Future[AnyServer]] = {}
         self._started: set[LlamaServer] = set()
+        self._job = ""
+        self._shared: dict[ServerSettings, SharedServerFiles] = {}
         register_owner(self)
 
-    def get(self, settings: ServerSettings) -> Future[LlamaServer]:
+    def share(self, job: str) -> None:
+        """Share servers with the other processes of this machine that name the same job."""
+        with START_LOCK:
+            self._job = job
+            self._forget_ready()
+
+    def stop_sharing(self) -> None:
+        """End the sharing, and remove its files. A server of another process is not used any more."""
+        with START_LOCK:
+            self._job = ""
+            self._forget_ready()
+            shared, self._shared = self._shared, {}
+        for files in shared.values():
+            files.leave()
+
+    def _forget_ready(self) -> None:
+        """Make the next `get` look again for a server. One of this process that runs is used again."""
+        self._by_settings = {settings: server for settings, server in self._by_settings.items() if not server.done()}
+
+    def get(self, settings: ServerSettings) -> Future[AnyServer]:
         """The server with these settings, once it is ready. One that has exited is started again."""
         with START_LOCK:
             known = self._by_settings.get(settings)
             if known is not None and not _has_ended(known):
                 return known
-            ready: Future[LlamaServer] = Future()
+            ready: Future[AnyServer] = Future()
             ready.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel it for others
             self._by_settings[settings] = ready
         threading.Thread(target=self._start, args=(settings, ready), name="rolltrace-local", daemon=True).start()
@@ -178,24 +227,49 @@ class LlamaServers:
         self._started.clear()
         self._by_settings.clear()
 
-    def _start(self, settings: ServerSettings, ready: Future[LlamaServer]) -> None:
+    def _start(self, settings: ServerSettings, ready: Future[AnyServer]) -> None:
         try:
-            with START_LOCK:
-                if self._by_settings.get(settings) is not ready:
-                    raise PolicyError("The embedded model was stopped before it was started.")
-                for ended in [server for server in self._started if not server.alive]:
-                    ended.stop()
-                    self._started.remove(ended)
-                server = LlamaServer(settings)
-                self._started.add(server)
-            server.wait_until_ready()
+            job = self._job
+            server = self._share_or_start(job, settings, ready) if job else self._start_here(settings, ready)
         except BaseException as error:  # noqa: BLE001 - the future raises it in the callers
             ready.set_exception(error)
         else:
             ready.set_result(server)
 
+    def _share_or_start(self, job: str, settings: ServerSettings, ready: Future[AnyServer]) -> AnyServer:
+        with START_LOCK:
+            files = self._shared.setdefault(settings, SharedServerFiles(job, settings))
+        while not files.is_owned():
+            if (shared := files.read()) is not None:
+                return SharedLlamaServer(shared, files)
+            time.sleep(_POLL_SECONDS)
+        try:
+            files.write(None)
+            server = self._start_here(settings, ready)
+            files.write(ServerAddress(server.address, server.key))
+        except BaseException:
+            files.release()  # so that another process tries, and has an error of its own
+            raise
+        return server
 
-def _has_ended(server: Future[LlamaServer]) -> bool:
+    def _start_here(self, settings: ServerSettings, ready: Future[AnyServer]) -> LlamaServer:
+        """The server of this process with these settings; it is started if there is none."""
+        with START_LOCK:
+            if self._by_settings.get(settings) is not ready:
+                raise PolicyError("The embedded model was stopped before it was started.")
+            for ended in [server for server in self._started if not server.alive]:
+                ended.stop()
+                self._started.remove(ended)
+            for running in self._started:
+                if running.settings == settings and running.address:
+                    return running
+            server = LlamaServer(settings)
+            self._started.add(server)
+        server.wait_until_ready()
+        return server
+
+
+def _has_ended(server: Future[AnyServer]) -> bool:
     return server.done() and (server.exception() is not None or not server.result().alive)
 
 
