@@ -996,6 +996,46 @@ def test_a_state_of_your_own(run):
     recorded.undo()
 
 
+def broken_state(env):
+    """A function of the user that fails."""
+    raise ZeroDivisionError
+
+
+def test_a_state_that_cannot_be_read(run):
+    """Only the state is missing."""
+    recorded = record(problems(make_renderer(RENDERER), 1), run, state=broken_state)
+    play(recorded, Policy())
+    [rollout] = read(run)
+    assert [(step.trace.policy_response.content, step.env_state) for step in rollout.steps] == [("42", {})]
+    assert recorded.failed == 1
+    recorded.undo()
+
+
+class Rewrites(ArithmeticEnv):
+    """Changes the messages that it has rendered and parsed."""
+
+    async def initial_observation(self):
+        self.messages = [{"role": "user", "content": "What is 12 + 30?"}]
+        prompt = self.renderer.build_generation_prompt(self.messages)
+        self.messages[0]["content"] = "changed"
+        return prompt, self.stop_condition
+
+    async def step(self, action, *, extra=None):
+        message, _ = self.renderer.parse_response(action)
+        message["content"] = "changed"
+        return StepResult(1.0, True, tinker.ModelInput.empty(), self.stop_condition)
+
+
+def test_an_env_that_changes_its_messages(run):
+    """The messages are recorded as they were rendered, and as the policy's answer was parsed."""
+    recorded = record(problems(make_renderer(RENDERER), 1, Rewrites), run)
+    play(recorded, Policy())
+    [rollout] = read(run)
+    assert [one.content for one in rollout.conversation] == ["What is 12 + 30?", "42"]
+    assert recorded.failed == 0
+    recorded.undo()
+
+
 def test_a_loop_of_your_own(run):
     """Without the functions of tinker-cookbook that play, log-probabilities come from the group's trajectories."""
     renderer = make_renderer(RENDERER)

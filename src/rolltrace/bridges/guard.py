@@ -1,9 +1,9 @@
-"""Keeps failures of recording out of the program that is recorded."""
+"""Keeps recording and the program that is recorded apart: failures of the one, changes by the other."""
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 _log = logging.getLogger("rolltrace")
 Params = ParamSpec("Params")
@@ -38,3 +38,12 @@ class Guard:
 
     def __reduce__(self) -> tuple[type["Guard"], tuple[str, str]]:
         return Guard, (self._subject, self._counter)
+
+
+def copied(value: Any) -> Any:
+    """A copy of lists and dicts: the recorded program may change them before they are written."""
+    if isinstance(value, Mapping):
+        return {name: copied(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copied(item) if isinstance(item, Mapping | list | tuple) else item for item in value]
+    return value

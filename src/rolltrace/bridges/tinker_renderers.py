@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from rolltrace.bridges.guard import Guard
+from rolltrace.bridges.guard import Guard, copied
 from rolltrace.bridges.tinker_package import (
     EncodedTextChunk,
     Renderer,
@@ -84,7 +84,7 @@ def _recorded_render(
 
 
 def _tell(listener: Listener, prompt: Any, messages: Sequence[Any], prefill: str | None, renderer: Renderer) -> None:
-    listener.rendered(Rendered(prompt, tuple(messages), prefill, renderer))
+    listener.rendered(Rendered(prompt, tuple(copied([*messages])), prefill, renderer))
 
 
 def _recorded_parse(
@@ -92,8 +92,13 @@ def _recorded_parse(
 ) -> Any:
     parsed = original(response, *args, **kwargs)
     if (listener := listening.get()) is not None:
-        listener.guard(listener.parsed, response, parsed)
+        listener.guard(_tell_parsed, listener, response, parsed)
     return parsed
+
+
+def _tell_parsed(listener: Listener, response: Sequence[int], parsed: tuple[Any, Any]) -> None:
+    message, termination = parsed
+    listener.parsed(response, (copied(message), termination))
 
 
 class Response(NamedTuple):

@@ -244,7 +244,7 @@ class EnvRecording:
             fields["tokens"] = Tokens(token_ids(turn.prompt), turn.tokens, turn.logprobs)
         recorder.step(
             None, **self._response(turn), **fields, extra=turn.extra, sampling=turn.sampling, seconds=turn.seconds,
-            env_state=self._env_state(), usage=Usage(turn.prompt.length, len(turn.tokens)),
+            env_state=self.guard(self._env_state), usage=Usage(turn.prompt.length, len(turn.tokens)),
         )  # fmt: skip
         self._steps += 1
         self._turn = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rolltrace.bridges.guard import Guard
+from rolltrace.bridges.guard import Guard, copied
 from rolltrace.bridges.trl_batch import (
     PRODUCER,
     Completion,
@@ -15,7 +15,6 @@ from rolltrace.bridges.trl_batch import (
     Places,
     Settings,
     Written,
-    copied,
     sampled_ranges,
     unique_names,
     write_rollout,

@@ -246,15 +246,6 @@ class _Turns:
             )
 
 
-def copied(value: Any) -> Any:
-    """A copy of lists and dicts: reward functions and TRL may change those that they get."""
-    if isinstance(value, Mapping):
-        return {name: copied(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [copied(item) if isinstance(item, Mapping | list | tuple) else item for item in value]
-    return value
-
-
 def unique_names(names: Sequence[str]) -> list[str]:
     """The names of reward functions; one that occurs again, such as a lambda's, gets a number."""
     unique: list[str] = []

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rolltrace.bridges.guard import Guard
-from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, copied, unique_names, write_rollout
+from rolltrace.bridges.guard import Guard, copied
+from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, unique_names, write_rollout
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.failure import Failure, failure_of
