@@ -153,11 +153,11 @@ def tinker(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 def trl(folder: Path, quick: bool) -> dict[str, Any]:
-    """Steps of a `GRPOTrainer` with a model of two layers, 16 completions of 256 tokens each, and all token ids."""
+    """Steps of a `GRPOTrainer` with a model of two layers, 32 completions of 128 tokens each, and all token ids."""
     from rolltrace.bridges.trl import record
 
-    rollouts = 4 if quick else 16
-    trainer = _grpo_trainer(folder, rollouts, 8 if quick else 256)
+    rollouts = 4 if quick else 32
+    trainer = _grpo_trainer(folder, rollouts, 8 if quick else 128)
     with rolltrace.create_run(folder / "run", trace=rolltrace.Recording(tokens=True)) as run:
 
         def play(records: bool) -> float:
