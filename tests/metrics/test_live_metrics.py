@@ -200,6 +200,24 @@ def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, caplog):
     assert good.steps == recorded(tmp_path / "run")
 
 
+class Exits(Tracker):
+    """Ends the program, as it thinks."""
+
+    def log(self, metrics, step):
+        raise SystemExit("log in first")
+
+
+def test_a_tracker_that_exits_is_one_that_fails(tmp_path, caplog):
+    """Other trackers get everything, and the failure is counted."""
+    good = Tracker()
+    with rolltrace.create_run(tmp_path / "run") as run:
+        metrics = rolltrace.log_metrics(run, [Exits(), good])
+        play(run, 0)
+    assert metrics.failed == 1
+    assert "Could not log to Exits: SystemExit: log in first." in caplog.text
+    assert good.steps == recorded(tmp_path / "run")
+
+
 def test_a_tracker_that_hangs_does_not_stop_the_run(tmp_path, monkeypatch, caplog):
     """Recording goes on, and closing waits for a bounded time."""
     monkeypatch.setattr(live_metrics, "CLOSE_SECONDS", 0.0)

@@ -162,7 +162,7 @@ class LiveMetrics:
         """Call an action; returns whether it succeeded."""
         try:
             action(*args)
-        except Exception as error:  # noqa: BLE001 - a tracker never stops the run
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tracker never stops the run
             failure = failure_of(Layer.CALLER, error)
             self._count_failure(name, f"{failure.type}: {redact_text(failure.message)}")
             return False
