@@ -378,6 +378,26 @@ async def test_undo_restores_what_was_replaced(run, endpoint, target):
     assert rollouts_of(run) == []
 
 
+async def test_undo_leaves_what_others_replaced_since(run, endpoint):
+    """A method that was wrapped again stays wrapped, and the recording inside of it does nothing."""
+    env = make_env()
+    recording = record(env, run)
+    inner = env.run_episode
+    calls = []
+
+    async def outer(*args, **kwargs):
+        calls.append(args)
+        return await inner(*args, **kwargs)
+
+    env.run_episode = outer
+    recording.undo()
+    assert env.run_episode is outer
+    async with env.serving():
+        [slot] = env.slots(next(iter(env.taskset)))
+        assert (await env.run_slot(slot, context(endpoint))).ok
+    assert (len(calls), rollouts_of(run)) == (1, [])
+
+
 async def test_a_failure_of_the_record_does_not_reach_the_episode(run, endpoint, monkeypatch, caplog):
     """It is counted, and logged once; the episode is as without the record."""
     monkeypatch.setattr("rolltrace.store.recorder.RolloutRecorder.step", lambda *args, **kwargs: 1 / 0)

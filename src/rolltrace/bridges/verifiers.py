@@ -49,6 +49,7 @@ class RecordedEnv:
         self.guard = Guard("a rollout of verifiers", "RecordedEnv.failed")
         self._slot: ContextVar[_Slot | None] = ContextVar("rolltrace_verifiers_slot", default=None)
         self._members = _members.setdefault(run, {})
+        self._is_undone = False
         self._undo = [_replace(env, "run_slot", self._run_slot), _replace(env, "run_episode", self._run_episode)]
 
     @property
@@ -57,7 +58,8 @@ class RecordedEnv:
         return self.guard.failed
 
     def undo(self) -> None:
-        """Stop recording, and restore the methods that were replaced."""
+        """Stop recording, and restore the methods that were replaced. One that was replaced again since is left."""
+        self._is_undone = True
         while self._undo:
             self._undo.pop()()
 
@@ -78,6 +80,8 @@ class RecordedEnv:
         on_discard: Callable[[Any], None] | None = None,
         **kwargs: Any,
     ) -> Any:
+        if self._is_undone:
+            return await original(task, *args, on_trace=on_trace, on_discard=on_discard, **kwargs)
         recorded = _RecordedEpisode(self, env, self._slot.get() or _Slot(self.iteration))
 
         def minted(trace: Any) -> None:
@@ -124,6 +128,8 @@ def _replace(target: Any, name: str, hook: Callable[..., Any]) -> Callable[[], N
     setattr(target, name, method)
 
     def restore() -> None:
+        if vars(target).get(name) is not method:
+            return  # it was replaced again since
         if own is None:
             delattr(target, name)
         else:
