@@ -14,6 +14,7 @@ PACKAGES_trl := "trl>=1.16,<1.17"
 PACKAGES_verifiers := "verifiers>=0.4"
 PACKAGES_ray := "ray>=2.50"
 PACKAGES_trackers := mlflow tensorboard trackio wandb
+PACKAGES_s3 := "obstore>=0.12" "moto[server]>=5"
 PACKAGES_openenv := "openenv>=0.10"
 # GEM pins an old msgspec that it does not need, so it is installed without its requirements, after these.
 PACKAGES_gem := reasoning-gym nltk
@@ -40,10 +41,11 @@ test-slow: browser web
 
 # The bridges, trackers and environments of others with the packages themselves, at their current releases, each in an
 # environment of its own.
-test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm ray tinker trackers trl verifiers openenv gem)
+test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm ray s3 tinker trackers trl verifiers openenv gem)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/ray/bin/python -m pytest tests/jobs/workers/test_ray.py
+	$(INTEGRATIONS)/s3/bin/python -m pytest tests/store/test_object_files.py
 	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py tests/bridges/test_tinker_envs.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py tests/bridges/test_trl_envs.py

@@ -25,11 +25,16 @@ def view(directory: Path, port: int, host: str, token: str | None, no_open: bool
     """
     import secrets
 
+    from rolltrace.store.layout import find_object_runs
+    from rolltrace.store.object_address import as_path, is_address
     from rolltrace.viewer.auth import check_token, is_loopback
     from rolltrace.viewer.page_files import page_folder
     from rolltrace.viewer.server import listen, serve
 
-    if not directory.is_dir():
+    directory = as_path(directory)
+    if is_address(directory):
+        find_object_runs(directory)  # raises the error for a store that cannot be read
+    elif not directory.is_dir():
         raise InputError(
             f"Expected a directory with runs, got {'a file' if directory.exists() else 'nothing'} at {directory}."
         )

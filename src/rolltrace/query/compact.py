@@ -15,6 +15,7 @@ from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF_KIND
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
+from rolltrace.store.object_address import as_path, is_address
 from rolltrace.store.parts import Part, part_folders, remove_parts
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import LocalFiles
@@ -41,6 +42,8 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 def compact(path: str | Path) -> CompactionResult:
     """Compress segments that no longer grow, and write each table to one Parquet file, so that queries are fast."""
+    if is_address(path):
+        raise InputError(f"Expected a run in a directory, got {as_path(path)}: copy it to this machine to compact it.")
     reader = RunReader(path)
     for folder in (ROLLOUTS, SCORES, CACHE):
         refuse_link(reader.path / folder)

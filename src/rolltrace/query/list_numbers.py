@@ -15,8 +15,8 @@ from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, qu
 from rolltrace.store.cache_key import cache_folders, publish_signed, read_signed
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.object_files import files_of
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.run_files import LocalFiles
 
 NUMBERS_FILE = "list.msgpack"
 """The name of the file in a run's `cache/` in which its numbers are stored."""
@@ -68,7 +68,7 @@ def stamp_files(run: Path) -> FileStamp:
     data, everything = hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
     newest, size = 0, 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
-        files = LocalFiles(run).existing(folder)
+        files = files_of(run).existing(folder)
         for name, length, changed, _ in files:
             file = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
             everything.update(file)

@@ -18,8 +18,9 @@ from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.sql_check import Parameters, Statement
 from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
 from rolltrace.store.cursor import LineLocation, record_read_error
-from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run, read_info
+from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, find_object_runs, is_run, read_info
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.object_address import as_path, is_address
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import LocalFiles, RunFiles
@@ -67,14 +68,10 @@ def _refuse_copies(readers: Sequence[RunReader]) -> None:
 def _runs_at(run: str | Path | RunFiles) -> Sequence[Path | RunFiles]:
     if isinstance(run, RunFiles):
         return [run]
-    path = Path(run)
+    path = as_path(run)
     if is_run(path):
         return [path]
-    try:
-        # Links are skipped: `runs/latest` may be a link to a run in the same directory.
-        runs = sorted(child for child in path.iterdir() if not child.is_symlink() and is_run(child))
-    except OSError:
-        runs = []
+    runs = _child_runs(path)
     if not runs:
         if (path / ROLLOUTS).is_dir():
             read_info(LocalFiles(path))  # raises the error for a missing run.json
@@ -83,6 +80,16 @@ def _runs_at(run: str | Path | RunFiles) -> Sequence[Path | RunFiles]:
             f"got {'neither' if path.exists() else 'nothing'}."
         )
     return runs
+
+
+def _child_runs(path: Path) -> list[Path]:
+    if is_address(path):
+        return list(find_object_runs(path, depth=1))
+    try:
+        # Links are skipped: `runs/latest` may be a link to a run in the same directory.
+        return sorted(child for child in path.iterdir() if not child.is_symlink() and is_run(child))
+    except OSError:
+        return []
 
 
 class Run:

@@ -14,8 +14,10 @@ from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.list_numbers import ListNumbers, query_list_numbers, read_list_numbers, stored_numbers
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
-from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
+from rolltrace.store.cache_key import cache_folders
+from rolltrace.store.layout import FOLDERS, ROLLOUTS, RUN_FILE, find_object_runs, is_run
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.object_address import as_path, is_address
 from rolltrace.store.parts import part_folders
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.json_numbers import Float
@@ -90,13 +92,13 @@ def list_runs(folder: str | Path, limit: int | None = None, seconds: float | Non
 
     Runs that were never listed have to be read. After `seconds`, the numbers of the others are left out.
     """
-    parent = Path(folder)
-    if not parent.is_dir():
+    parent = as_path(folder)
+    if not is_address(parent) and not parent.is_dir():
         raise RunNotFoundError(
             f"Expected a directory of runs at {parent}, got {'a file' if parent.exists() else 'nothing'}."
         )
     unreadable: list[str] = []
-    readers = sorted(_open(map(Path, RunFinder(parent).find()), unreadable), key=_age, reverse=True)
+    readers = sorted(_open(map(as_path, RunFinder(parent).find()), unreadable), key=_age, reverse=True)
     numbers = NumbersReader(seconds)
     runs = tuple(_describe(reader, parent, numbers) for reader in readers[:limit])
     return RunListing(runs, len(readers), tuple(unreadable), numbers.refused)
@@ -120,7 +122,7 @@ class NumbersReader:
     ) -> ListNumbers | None:
         """The numbers of a run; None if the time is over, or if it is large and has no tables yet."""
         path = reader.path
-        size = _size(path / ROLLOUTS)
+        size = sum(file.size for file in reader.files.existing(ROLLOUTS))
         is_tiny = size < min(MIN_STORED_BYTES, MAX_BYTES) and not self.is_over
         if is_tiny and (numbers := read_list_numbers(path, ledgers)) is not None:
             return numbers
@@ -131,7 +133,7 @@ class NumbersReader:
                 return None
             if not is_tiny and size <= MAX_BYTES and (numbers := read_list_numbers(path, ledgers)) is not None:
                 return numbers
-            if size > MAX_BYTES and not part_folders(path / CACHE):
+            if size > MAX_BYTES and not any(map(part_folders, cache_folders(path, reader.info.id))):
                 return None
             try:
                 with open_tables(path) as run:
@@ -165,6 +167,8 @@ class RunFinder:
 
     def find(self) -> dict[str, int]:
         """By path of a run, when an entry was last added to its directory or removed from it, in ns."""
+        if is_address(self._folder):
+            return {str(run): changed for run, changed in find_object_runs(as_path(self._folder)).items()}
         known: dict[str, FoundFolder] = {}
         seen: set[tuple[int, int]] = set()
         runs: dict[str, int] = {}
@@ -245,7 +249,7 @@ def describe_run(
         recorded=sum(ledger.recorded for ledger in ledgers),
         lost=sum(ledger.lost for ledger in ledgers),
         maybe_lost=sum(ledger.maybe_lost for ledger in ledgers),
-        bytes=_size(path),
+        bytes=_size(reader),
         **_fields(numbers),
     )
 
@@ -266,9 +270,11 @@ def _fields(numbers: ListNumbers | None) -> dict[str, Any]:
     }
 
 
-def _size(folder: Path) -> int:
+def _size(reader: RunReader) -> int:
+    if is_address(reader.path):
+        return sum(file.size for folder in ("", *FOLDERS) for file in reader.files.existing(folder))
     total = 0
-    for path, _, names in os.walk(folder):
+    for path, _, names in os.walk(reader.path):
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - one of very many

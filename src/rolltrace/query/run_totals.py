@@ -14,8 +14,8 @@ from rolltrace.query.table_schema import FINISHED, GROUP_COLUMNS
 from rolltrace.store.cursor import Cursor, LineLocation
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.object_files import files_of
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.field_types import Timestamp
 from rolltrace.trace.json_numbers import INT64_LIMIT, Float, parse_number
@@ -205,7 +205,7 @@ def _read_lines(path: Path, folder: str, kind: type[Record]) -> list[tuple[LineL
     decoder = msgspec.json.Decoder(kind)
     errors: list[ReadError] = []
     records = []
-    for location, line in Cursor(LocalFiles(path), folder, errors.append).read():
+    for location, line in Cursor(files_of(path), folder, errors.append).read():
         try:
             records.append((location, decoder.decode(line)))
         except (ValueError, RecursionError):

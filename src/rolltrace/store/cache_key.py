@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rolltrace.errors import ChecksumError, StorageError
 from rolltrace.store.layout import CACHE
+from rolltrace.store.object_address import is_address
 from rolltrace.store.safe_files import open_regular, publish_file, refuse_link, unfinished_file
 
 ENVIRONMENT_KEY = "ROLLTRACE_CACHE_KEY"
@@ -53,8 +54,8 @@ def publish_signed(folder: Path, name: str, data: bytes, context: str) -> None:
 
 
 def cache_folders(run: Path, run_id: str) -> list[Path]:
-    """The folders for a run's derived files: its own, and the user's, for a run that cannot be written to."""
-    folders = [run / CACHE]
+    """The folders for a run's derived files: its own, and the user's, for runs that cannot be written to."""
+    folders = [] if is_address(run) else [run / CACHE]
     with contextlib.suppress(OSError):
         name = hashlib.blake2b(os.fsencode(run.resolve()) + b"\0" + run_id.encode(), digest_size=16).hexdigest()
         folders.append(_user_folder("XDG_CACHE_HOME", ".cache") / "runs" / name)

@@ -10,6 +10,7 @@ from typing import Any
 from rolltrace.errors import InputError, RolltraceError, RunExistsError, StorageError
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info, read_info
+from rolltrace.store.object_address import as_path, is_address
 from rolltrace.store.recording import Level, Recording, resolve_recording
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
@@ -50,6 +51,8 @@ def create_run(
     If SIGTERM has its default action and this is the main thread, the signal records open rollouts as cancelled and
     closes the run before it ends the process; `handle_sigterm=False` leaves it alone.
     """
+    if is_address(path):
+        raise InputError(f"Expected a directory for the run, got {as_path(path)}: runs in object stores are only read.")
     folder = Path(path)
     continued = _check_continues(continues, join)
     recording = resolve_recording(trace)

@@ -8,6 +8,8 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 
 from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
+from rolltrace.store.object_address import is_address
+from rolltrace.store.object_files import ObjectFiles, files_of
 from rolltrace.store.run_files import RunFiles
 from rolltrace.trace.codec import RecordVersion, add_checksum, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION, FreeForm, Timestamp
@@ -111,7 +113,34 @@ def strip_extension(file: str) -> str:
 
 def is_run(path: Path) -> bool:
     """Whether there is a `run.json`; `read_info` checks that it is valid."""
+    if is_address(path):
+        try:
+            return bool(files_of(path).read(RUN_FILE, 0, 1))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StorageError(f"Cannot read {path}: {error.strerror or error}.") from error
     return (path / RUN_FILE).is_file()
+
+
+def find_object_runs(folder: Path, depth: int | None = None) -> dict[Path, int]:
+    """By address of each run in or below a folder of an object store, when its `run.json` was written, in ns."""
+    runs: dict[Path, int] = {}
+    levels = [("", 0)]
+    while levels:
+        below, level = levels.pop()
+        files = ObjectFiles(folder / below)
+        try:
+            listing = files.listing("")
+        except OSError as error:
+            raise StorageError(f"Cannot list {files.path}: {error.strerror or error}.") from error
+        changed = next((one.changed for one in listing.files if one.name == RUN_FILE), None)
+        if changed is not None:
+            runs[files.path] = changed
+        elif depth is None or level < depth:
+            names = [name for name in reversed(listing.folders) if not name.startswith(".")]
+            levels += [(f"{below}/{name}" if below else name, level + 1) for name in names]
+    return runs
 
 
 def encode_info(info: RunInfo) -> bytes:

@@ -11,8 +11,9 @@ from rolltrace.store.cursor import Cursor, LineLocation, decode_lines, line_erro
 from rolltrace.store.id_index import IdIndex, record_id
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, LedgerName, RunInfo, read_info
 from rolltrace.store.ledger import Ledger, decode_ledger
+from rolltrace.store.object_files import files_of
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
-from rolltrace.store.run_files import LocalFiles, RunFiles
+from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import open_segment
 from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.quote import TextSource, text_source
@@ -33,7 +34,7 @@ class RunReader:
     """
 
     def __init__(self, run: str | Path | RunFiles) -> None:
-        self.files = run if isinstance(run, RunFiles) else LocalFiles(run)
+        self.files = files_of(run)
         self.path = self.files.path
         self.info: RunInfo = read_info(self.files)
         """The contents of `run.json`."""

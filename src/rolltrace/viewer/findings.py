@@ -13,6 +13,7 @@ from rolltrace.errors import RolltraceError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.store.cache_key import ENVIRONMENT_KEY
+from rolltrace.store.object_address import store_variables
 from rolltrace.trace.codec import wire_free_form
 from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRuns
@@ -20,9 +21,6 @@ from rolltrace.viewer.schemas import AuditFinding, AuditResult, FindingsResponse
 
 MAX_ROLLOUTS = 20_000
 """A run with more is checked only on request."""
-_SETTINGS = ProcessSettings(
-    memory_bytes=None, reply_bytes=64 * 2**20, private_temp_folder=True, inherited=(ENVIRONMENT_KEY,)
-)
 
 _ABSENT = FindingsResponse(state="absent", stale=False, audits=0, found=(), message=None)
 _RUNNING = replace(_ABSENT, state="running")
@@ -43,7 +41,15 @@ class BackgroundChecks:
         self._library = library
         self._lock = threading.Lock()
         self._checks: dict[str, _CheckJob] = {}
-        self._pool = ProcessPool(_SETTINGS, max_processes=1)
+        self._pool = ProcessPool(
+            ProcessSettings(
+                memory_bytes=None,
+                reply_bytes=64 * 2**20,
+                private_temp_folder=True,
+                inherited=(ENVIRONMENT_KEY, *store_variables(library.folder.path)),
+            ),
+            max_processes=1,
+        )
         self._is_closed = False
 
     def answer(self, key: str, rollouts: int | None) -> FindingsResponse:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rolltrace.errors import RolltraceError, RunNotFoundError
+from rolltrace.errors import RolltraceError, RunNotFoundError, StorageError
 from rolltrace.query.list_numbers import stamp_files
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_listing import MAX_BYTES, RunFinder
 from rolltrace.query.run_state import SILENT_SECONDS
 from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
+from rolltrace.store.object_address import as_path, is_address
+from rolltrace.store.object_files import files_of
 from rolltrace.viewer.columns import query_measures
 from rolltrace.viewer.schemas import Measure
 
@@ -121,7 +123,7 @@ class RunFolder:
     """Finds the runs below a folder. A key is looked up among them, and never used as a path."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self._lock = threading.Lock()
         self._finder = RunFinder(path)
         self._scanned: dict[str, _Scanned] = {}
@@ -133,16 +135,24 @@ class RunFolder:
         with self._lock:
             if time.monotonic() >= self._next_scan:
                 before = time.thread_time()  # not the time on the clock: a busy machine must not make answers old
-                self._scan(time.monotonic())
+                self._try_scan()
                 pause = RESCAN_SECONDS * max(1.0, (time.thread_time() - before) / _SCAN_SECONDS)
                 self._next_scan = time.monotonic() + pause
             return self._runs
+
+    def _try_scan(self) -> None:
+        """Scan; if an object store does not answer, what was found before stays."""
+        try:
+            self._scan(time.monotonic())
+        except StorageError:
+            if not self._runs:
+                raise
 
     def _scan(self, now: float) -> None:
         """Look for new runs, and at the files of those that may have changed."""
         scanned: dict[str, _Scanned] = {}
         for run, changed in self._finder.find().items():
-            path = Path(run) if (known := self._scanned.get(run)) is None else known.run.path
+            path = as_path(run) if (known := self._scanned.get(run)) is None else known.run.path
             folders = (changed, *(_changed_at(f"{run}/{folder}") for folder in (ROLLOUTS, SCORES, LEDGER)))
             # A run that is not being written to changes only if a session begins, which adds a file.
             if known is None or known.run.stamp.is_recent or known.folders != folders or now >= known.recheck_at:
@@ -183,6 +193,9 @@ def _changed_at(folder: str) -> int:
 
 def _identity(run: Path) -> str:
     """A hash that differs for another run at the same path."""
+    if is_address(run):
+        statuses = [repr(file) for file in files_of(run).existing("") if file.name == RUN_FILE]
+        return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
     statuses = []
     for path in (run, run / RUN_FILE):
         try:

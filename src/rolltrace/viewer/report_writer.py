@@ -14,8 +14,9 @@ from rolltrace.check.check_run import check_run
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.run import Run
 from rolltrace.store.layout import ROLLOUTS, is_run
+from rolltrace.store.object_address import as_path
+from rolltrace.store.object_files import files_of
 from rolltrace.store.reader import RunReader
-from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unfinished_file
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
@@ -47,7 +48,7 @@ def write_report(
     It is a page of its own, or with `as_json` a tree: the run, its groups, their rollouts. What is returned says in
     words what it holds and what it leaves out. `on_progress` is called for each rollout.
     """
-    place = _place_for(Path(out), Path(run))
+    place = _place_for(Path(out), as_path(run))
     if not as_json:
         page_folder()  # without the page, nothing is begun
     with _excerpt(run, where, groups, on_progress) as (whole, data):
@@ -106,7 +107,7 @@ def _page(whole: Run, data: ReportData, on_progress: Progress) -> Iterator[bytes
 
 def _findings(run: Run, part: RunSubset, on_progress: Progress) -> FindingsResponse:
     """What `check` finds in the whole run: in a part of one it would miss what was left out."""
-    size = sum(file.size for file in LocalFiles(run.path).existing(ROLLOUTS))
+    size = sum(file.size for file in files_of(run.path).existing(ROLLOUTS))
     if part.all_rollouts > MAX_ROLLOUTS or size > _MAX_CHECKED_BYTES or _longest_line(run) > _MAX_CHECKED_LINE:
         message = "The run is too large to be checked for a report: `rolltrace check` does it."
         return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=message)

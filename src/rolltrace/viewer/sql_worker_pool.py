@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rolltrace.errors import WorkerError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.store.cache_key import ENVIRONMENT_KEY
+from rolltrace.store.object_address import store_variables
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.http_errors import OUT_OF_MEMORY, HttpError, http_error_of
 from rolltrace.viewer.open_runs import OpenRuns
@@ -27,7 +29,6 @@ _SETTINGS = ProcessSettings(
     reply_bytes=128 * 2**20,
     private_temp_folder=True,
     inherit_stderr=True,
-    inherited=(ENVIRONMENT_KEY,),
 )
 _OK, _ERROR = b"+", b"-"
 
@@ -45,7 +46,8 @@ class SqlWorkerPool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._turns = asyncio.Semaphore(MAX_STATEMENTS)
-        self._pool = ProcessPool(_SETTINGS, max_processes=MAX_STATEMENTS)
+        settings = replace(_SETTINGS, inherited=(ENVIRONMENT_KEY, *store_variables(folder)))
+        self._pool = ProcessPool(settings, max_processes=MAX_STATEMENTS)
 
     async def run(
         self, run: str, question: str, parameters: Parameters, disconnected: Callable[[], Awaitable[None]]
