@@ -9,7 +9,7 @@ import time
 import pytest
 
 import rolltrace
-from rolltrace.envs.openenv import parse_action
+from rolltrace.envs.openenv import _Session, parse_action
 from rolltrace.envs.registry import list_members, load_env
 from rolltrace.errors import InputError
 from rolltrace.rollout.limits_and_penalties import Limits
@@ -139,10 +139,25 @@ async def test_what_the_environment_gets_wrong(url):
     assert rollout.status is Status.OK
 
 
-async def test_more_episodes_than_sessions(url):
-    """Episodes wait for a free session, and waiting does not count against the rollout's time."""
+async def test_more_episodes_than_sessions(url, monkeypatch):
+    """Episodes wait for a free session: never are more open than were asked for."""
+    connect, close = _Session._connect_and_reset, _Session.close
+    sessions, most = set(), []
+
+    async def counted_connect(session, reset):
+        sessions.add(session)
+        most.append(len(sessions))
+        return await connect(session, reset)
+
+    async def counted_close(session):
+        sessions.discard(session)
+        await close(session)
+
+    monkeypatch.setattr(_Session, "_connect_and_reset", counted_connect)
+    monkeypatch.setattr(_Session, "close", counted_close)
     _, rollouts = await played(f"openenv:{url}", ["100"] * 9, episodes=6, sessions=2, max_turns=3)
     assert [rollout.status for rollout in rollouts] == [Status.OK] * 6
+    assert max(most) == 2
 
 
 async def test_a_full_server(monkeypatch):
