@@ -92,6 +92,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python benchmarks/proxy.py
 	$(BIN)/python benchmarks/live_metrics.py
+	$(BIN)/python benchmarks/executors.py
 
 clean:
 	rm -rf web/node_modules web/dist src/rolltrace/viewer/page

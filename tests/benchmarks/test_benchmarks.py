@@ -15,6 +15,7 @@ SHOWN = {
     "call_bytes": {"rubric of 4", "tournament of 16", "bytes / floor", "CPU ms per call"},
     "endpoint": {"requests per second", "CPU ms per request", "resident MB", "seconds to the end"},
     "engine": {"rollouts per CPU second"},
+    "executors": {"2 workers", "times one worker", "added, ms", "largest worker, MB"},
     "live_metrics": {"recording, ms", "metrics per rollout, ms", "closing, s"},
     "proxy": {"first byte", "a chunk", "p99 proxied", "times"},
     "trace_cost": {"naive", "recorder", "p99.9 ms", "compressed ÷ plain"},

@@ -90,7 +90,8 @@ class Sessions:
     def superseded_by_any(self) -> frozenset[str]:
         """The sessions that any other one supersedes."""
         if not self._is_ordered:
-            return frozenset(self.superseded(self._known))
+            pairs = ((one, earlier) for one in self._known for earlier in self._known.keys() & self._earlier(one))
+            return frozenset(earlier for one, earlier in pairs if one not in self._earlier(earlier))
         # No session supersedes one that supersedes it, so the latest of those that state nothing decides by time.
         latest = max(
             ((self._start[one.job], one.job) for one in self._known.values() if one.continues is None), default=None

@@ -1,6 +1,8 @@
 """Playing in worker processes: the same rollouts as in one process, whatever happens to a worker."""
 
+import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,10 +14,13 @@ import pytest
 import rolltrace
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import InputError
-from rolltrace.jobs.workers.reports import GroupReport
+from rolltrace.jobs.plan import Plan
+from rolltrace.jobs.workers.group_worker import GroupWorker, SentGroup, WorkerSetup
+from rolltrace.jobs.workers.reports import Ended, GroupReport
 from rolltrace.jobs.workers.worker_executor import split_concurrency
 from rolltrace.query.run_state import RunState, run_state
 from rolltrace.store.recording import Recording
+from rolltrace.trace.score import GroupKey
 from waiting import is_running, until
 from worker_envs import SumGroup, Sums
 
@@ -235,6 +240,35 @@ def test_a_callback_that_raises_ends_the_workers(tmp_path):
 def test_concurrency_is_the_total_over_all_workers(total, workers, shares):
     """It is divided among the workers."""
     assert split_concurrency(total, workers) == shares
+
+
+def test_roles_that_workers_use_are_reported(tmp_path):
+    """The summary says which roles the policy played itself, as in one process."""
+    alone, summary = (
+        rolltrace.play("rubric", "scripted:noisy", out=tmp_path / name, workers=workers)
+        for name, workers in (("alone", None), ("run", 1))
+    )
+    assert summary.roles_played_by_policy == alone.roles_played_by_policy == ["grader"]
+    assert table(tmp_path / "run") == table(tmp_path / "alone")
+
+
+async def test_a_group_is_reported_when_it_is_on_disk(tmp_path, monkeypatch):
+    """It makes room when it ends, but counts as played only after a flush: a worker that is killed loses the rest."""
+    events, written = asyncio.Queue(), threading.Event()
+    with rolltrace.create_run(tmp_path / "run") as writer:
+        worker = GroupWorker(WorkerSetup(writer, "scripted:noisy", {}, Plan()), events.put_nowait)
+        running = asyncio.create_task(worker.run())
+        await events.get()
+        monkeypatch.setattr(writer, "flush", written.wait)
+        group = Sums(str(tmp_path)).builder(0, episodes=2, seed=0)
+        worker.add(pickle.dumps(SentGroup(1, group, GroupKey("train", 0, "sums", "0"))))
+        assert await events.get() == Ended(1)
+        await asyncio.sleep(0.1)
+        assert events.empty()
+        written.set()
+        assert set((await events.get()).reports) == {1}
+        worker.close()
+        await running
 
 
 def test_metrics_of_each_iteration_are_logged(tmp_path):
