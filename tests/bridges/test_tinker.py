@@ -980,6 +980,31 @@ def test_an_env_that_renders_and_parses_for_others_too(run, seen):
     recorded.undo()
 
 
+class ImageEnv(TokenEnv):
+    """An env that shows a picture between two texts."""
+
+    async def initial_observation(self):
+        image = tinker.types.ImageChunk(data=b"png", format="png", expected_tokens=5)
+        before, after = (tinker.EncodedTextChunk(tokens=tokens) for tokens in ([40, 41], [42]))
+        self.turn = 1
+        return tinker.ModelInput(chunks=[before, image, after]), ["x"]
+
+
+async def test_images_in_a_prompt(run):
+    """The tokens of the prompt are those of its text; where images were, and how long, is recorded beside them."""
+    recorded = record(TokenBuilder(), run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenBuilder, "make_envs", lambda self: asyncio.sleep(0, [ImageEnv()]))
+        [env] = await recorded.make_envs()
+    await env.initial_observation()
+    await env.step([50])
+    await recorded.cleanup()
+    [step] = read(run)[0].steps
+    assert step.extra["image_tokens"] == [[2, 5]]
+    assert (step.usage.prompt_tokens, step.trace.prompt[0].content) == (8, "[40, 41, 42]")
+    recorded.undo()
+
+
 def board_of(env):
     """The state of a game, for the test below."""
     return {"board": env.coordinator.state.game_state["board"], "api_key": "sk-abc"}

@@ -146,6 +146,17 @@ def token_ids(prompt: Any) -> tuple[int, ...]:
     return tuple(token for tokens in texts for token in tokens)
 
 
+def image_tokens(prompt: Any) -> list[list[int]]:
+    """Of each image in a prompt, its place among the ids of the text, and how many tokens it has."""
+    places, position = [], 0
+    for chunk in prompt.chunks:
+        if isinstance(chunk, EncodedTextChunk):
+            position += len(chunk.tokens)
+        else:
+            places.append([position, chunk.length])
+    return places
+
+
 def to_chat(message: Message) -> dict[str, Any]:
     """A message of ours as one of tinker-cookbook."""
     chat: dict[str, Any] = {"role": message.role, "content": message.content}

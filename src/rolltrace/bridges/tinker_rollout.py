@@ -17,7 +17,7 @@ from rolltrace.bridges.tinker_package import (
     Renderer,
     TokenCompleter,
 )
-from rolltrace.bridges.tinker_renderers import Rendered, listening, read_response, renderers_of, token_ids
+from rolltrace.bridges.tinker_renderers import Rendered, image_tokens, listening, read_response, renderers_of, token_ids
 from rolltrace.bridges.tinker_state import read_state
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.recorder import RolloutRecorder
@@ -196,6 +196,8 @@ class EnvRecording:
 
     def _new_turn(self, stop: Any = None, sampling: dict[str, Any] | None = None) -> Turn:
         self._turn = turn = Turn(self._observation, stop, sampling)
+        if images := image_tokens(turn.prompt):
+            turn.extra["image_tokens"] = images
         if self.recorder is not None:
             self.recorder.send(self._messages(turn.prompt, turn.extra))
         return turn
