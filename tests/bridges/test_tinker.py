@@ -34,6 +34,7 @@ from tinker_cookbook.rl.types import Env, EnvGroupBuilder, RLDataset, RLDatasetB
 from tinker_cookbook.tool_use import build_agent_tool_env, simple_tool_result, tool
 
 import rolltrace
+from rolltrace.bridges import tinker_group
 from rolltrace.bridges.tinker import record
 from rolltrace.bridges.tinker_group import trainer
 from rolltrace.errors import InputError
@@ -424,6 +425,16 @@ def test_advantages_are_those_that_were_trained_on(tmp_path, monkeypatch, run, s
         assert (scores, logprobs_) == (([], []) if advantage is None else ([advantage], [expected]))
     assert sum(bool(one.scores) for one in rollouts_) == 14
     recorded.undo()
+
+
+def test_evaluations_have_the_iteration_of_the_training_loop(tmp_path, monkeypatch, run):
+    """An evaluation of every other iteration is recorded in that iteration."""
+    renderer = make_renderer(RENDERER)
+    datasets = [ListDataset([problems(renderer, 2)], batches) for batches in (3, 1)]
+    recorded = record(ListBuilder(train=datasets[0], test=datasets[1]), run)
+    train_on(tmp_path, monkeypatch, recorded, Policy(), eval_every=2)
+    recorded.undo()
+    assert {one.iteration for one in read(run) if one.split == "test"} == {0, 2}
 
 
 @pytest.mark.parametrize("mode", ["async", "stream"])
@@ -826,6 +837,7 @@ def test_wrappers_have_what_they_wrap(run, tmp_path, monkeypatch):
     assert (builder.dataset_name, builder.logging_tags()) == ("sums", ["sums"])
     train_on(tmp_path, monkeypatch, recorded, Policy())
     logged = json.loads((tmp_path / "log" / "config.json").read_text())["dataset_builder"]
+    assert len(tinker_group._active) == 1  # the copy for the log does not record
     assert (set(logged["inner"]), logged["recording"]) == ({"train", "test"}, {"run": str(run.path)})
     recorded.undo()
 

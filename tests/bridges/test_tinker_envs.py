@@ -132,6 +132,8 @@ def test_the_training_loop_plays_our_environments(tmp_path, monkeypatch, run, se
     assert len({one.reward for one in recorded}) > 1
     advantages = {one.split: [score.name for score in one.scores].count("advantage") for one in recorded}
     assert advantages == {"train": 1, "test": 0}
+    producers = {score.producer for one in recorded for score in one.scores if score.name == "reward"}
+    assert "tinker-cookbook" not in producers  # our graders have said it
     if env == "calculator":
         assert {one.stop_reason for one in recorded} == {"completed", "max_tokens", "parse_error"}
         numbers = [metrics for group in seen for metrics in group.metrics_G]
