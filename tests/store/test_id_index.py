@@ -494,14 +494,6 @@ def test_without_a_key_the_index_is_kept_in_memory(run, small, tmp_path, monkeyp
     assert index_files(run) == []
 
 
-def test_segment_whose_name_is_not_text(run, small):
-    """A name that no part can hold costs only the index."""
-    name = os.fsdecode(b"s\xff-000000.jsonl")
-    (run / "rollouts" / name).write_bytes(rollout_line("strange"))
-    reader = check(run)
-    assert reader.get("strange").id == "strange"
-
-
 @pytest.fixture
 def scored(tmp_path, small):
     """A run of 400 late scores of "r1" and one each of 50 others, in a part."""
