@@ -18,12 +18,15 @@ from rolltrace.jobs.workers.reports import Closed, Ended, Event, Failed, GroupRe
 from rolltrace.policies.llama.llama_server import SERVERS
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy
+from rolltrace.store.object_address import is_address
 from rolltrace.store.reader import RunReader
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.score import GroupKey
 
 _FLUSH_SECONDS = 0.05
 """The least time between two flushes, so that groups that end together are flushed together."""
+_UPLOAD_SECONDS = 1.0
+"""The same for a run in an object store, where each flush makes requests."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,14 @@ class GroupWorker:
         asyncio.get_running_loop().call_soon(self._start_waiting)  # when this task is done
 
     async def _flush_when_needed(self) -> None:
+        pause = _UPLOAD_SECONDS if is_address(self.writer.path) else _FLUSH_SECONDS
         while await self._must_flush.wait():
             self._must_flush.clear()
             reports, self._unrecorded = self._unrecorded, {}
             await self._flush()
             if reports:
                 self._emit(Recorded(reports))
-            await asyncio.sleep(_FLUSH_SECONDS)
+            await asyncio.sleep(pause)
 
     async def _flush(self) -> None:
         if self.writer.records:
