@@ -44,6 +44,8 @@ class SumEnv(Env):
             time.sleep(100)  # noqa: ASYNC251 - an env that blocks
         elif self.kind == "raise":
             raise ValueError("this env fails")
+        elif self.kind == "slow":
+            await asyncio.sleep(0.6)
         else:
             await asyncio.sleep(0.005)
 
@@ -67,13 +69,16 @@ class Sums(Tasks):
     env = "sums"
     count = None
 
-    def __init__(self, folder: str, special: str = ":", builder: type[EnvGroupBuilder] = SumGroup) -> None:
+    def __init__(
+        self, folder: str, special: str = ":", builder: type[EnvGroupBuilder] = SumGroup, others: str = ""
+    ) -> None:
         self.folder = folder
+        self.others = others
         self.number, _, self.kind = special.partition(":")
         self.make = builder
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
-        kind = self.kind if self.number in {str(number), "all"} else ""
+        kind = self.kind if self.number in {str(number), "all"} else self.others
         return self.make(number, episodes, kind, self.folder)
 
 

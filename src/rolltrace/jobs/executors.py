@@ -1,6 +1,7 @@
 """Where groups are played: in this process, in worker processes of this machine, or in a Ray cluster."""
 
 import contextlib
+import multiprocessing
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
@@ -86,6 +87,10 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
         builder: EnvGroupBuilder,
     ) -> None:
         """Raise `InputError` for what cannot be sent to workers, before a run exists. `policies` are by role."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
+            raise InputError(
+                "Expected play(workers=…) inside `if __name__ == '__main__':`, because workers import the program."
+            )
         if self.workers is not None:
             split_concurrency(concurrency, self.workers)
         kind = self._kind()

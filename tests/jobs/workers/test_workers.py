@@ -106,6 +106,14 @@ def test_a_group_that_kills_three_workers_is_a_recorded_failure(tmp_path):
     assert rolltrace.play(Sums(str(tmp_path)), resume=tmp_path / "run", workers=2).groups == 0
 
 
+def test_groups_beside_one_that_kills_its_worker_are_played(tmp_path):
+    """After two deaths each group is played alone, so that only the one that kills is recorded as failed."""
+    tasks = Sums(str(tmp_path), "1:kill", others="slow")
+    summary = rolltrace.play(tasks, "scripted:noisy", out=tmp_path / "run", groups=3, workers=1)
+    assert (summary.workers_lost, summary.statuses) == (3, {"ok": 8, "error": 4})
+    require_sound(tmp_path / "run", 12)
+
+
 def test_failures_of_the_env_raise_the_attempt(tmp_path):
     """A failure of the env or the policy is retried in its worker, and returns with its message."""
     summary = play(tmp_path, "3:raise", retries=1)
@@ -227,6 +235,19 @@ def test_an_error_in_a_worker_is_raised(tmp_path):
         rolltrace.play(Sums(str(tmp_path)), policy, out=tmp_path / "run", workers=2)
     with rolltrace.open_run(tmp_path / "run") as run:
         assert all(ledger.closed for ledger in run.ledgers().values())
+
+
+def test_a_program_without_a_guard_is_told_so(tmp_path):
+    """Each worker imports the main module, which must not play again."""
+    (tmp_path / "program.py").write_text(
+        "import rolltrace\nrolltrace.play('arithmetic', 'scripted:noisy', out='run', workers=1)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "inside `if __name__ == '__main__':`" in ran.stderr
+    assert ran.stderr.splitlines()[-1].endswith("3 workers could not start; the last one ended with code 1.")
 
 
 def test_a_callback_that_raises_ends_the_workers(tmp_path):

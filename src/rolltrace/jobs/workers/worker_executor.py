@@ -300,8 +300,8 @@ class WorkerExecutor:
             observer.rollout_ended(group.header)
 
     def _handle_death(self, state: _WorkerState) -> None:
+        state.is_closed = True
         if self._is_closing or self._error is not None:
-            state.is_closed = True
             return
         assert state.worker is not None  # noqa: S101 - it has started
         why = state.worker.why_lost()
@@ -426,7 +426,7 @@ def _settled(ledger: Ledger) -> Ledger:
 
 def _sum_ledgers(ledgers: Sequence[Ledger]) -> Ledger:
     """The counts of several sessions, as those of the first one."""
-    numbers = ("dispatched", "recorded", "in_flight", "scores_recorded")
+    numbers = [name for name in Ledger.__struct_fields__ if type(getattr(ledgers[0], name)) is int and name != "v"]
     sums: dict[str, Any] = {name: sum(getattr(ledger, name) for ledger in ledgers) for name in numbers}
     for name in LOSSES:
         counts: dict[str, int] = {}
