@@ -6,8 +6,9 @@ import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from rolltrace.store.ledger import Ledger, LedgerCounter, decode_ledger, encode_ledger
+from rolltrace.store.ledger import Ledger, LedgerCounter, decode_ledger, encode_ledger, sum_ledgers
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import utc_now
 
@@ -58,3 +59,18 @@ def test_killed_session_leaves_in_doubt_what_it_had_in_flight(tmp_path):
     assert killed.returncode == -signal.SIGKILL
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
     assert (ledger.recorded, ledger.lost, ledger.maybe_lost, ledger.closed) == (1, 0, 2, False)
+
+
+def test_ledgers_of_several_sessions_add_up():
+    """Every count is summed, losses by reason, and the sum is closed if all are."""
+    first, second = (
+        Ledger(
+            run="r", session=name, written_at=utc_now(), dispatched=5, recorded=3, in_flight=1, dropped={"closed": 1},
+            scores_recorded=2, closed=True,
+        )
+        for name in ("a", "b")
+    )  # fmt: skip
+    total = sum_ledgers([first, replace(second, closed=False, dropped={"ENOSPC": 1})])
+    assert (total.session, total.dispatched, total.recorded, total.in_flight) == ("a", 10, 6, 2)
+    assert (total.dropped, total.scores_recorded, total.closed) == ({"closed": 1, "ENOSPC": 1}, 4, False)
+    assert total.is_balanced

@@ -13,14 +13,10 @@ from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.jobs.plan import make_runner
 from rolltrace.jobs.workers.group_worker import WorkerSetup
+from rolltrace.jobs.workers.interface import Workers, pickle_for_worker
 from rolltrace.jobs.workers.local_worker import LocalWorkers
 from rolltrace.jobs.workers.ray_worker import RayWorkers, connected, default_workers, require_ray
-from rolltrace.jobs.workers.worker_executor import (
-    WorkerExecutor,
-    Workers,
-    pickle_for_worker,
-    split_concurrency,
-)
+from rolltrace.jobs.workers.worker_executor import WorkerExecutor, split_concurrency
 from rolltrace.policies.llama.llama_server import SERVERS
 from rolltrace.policies.llama.server_settings import ServerSettings
 from rolltrace.policies.policy import Policy

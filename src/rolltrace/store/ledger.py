@@ -3,6 +3,7 @@
 import contextlib
 import operator
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -162,6 +163,19 @@ class LedgerCounter:
 
 
 _call: Any = operator.call
+
+
+def sum_ledgers(ledgers: Sequence[Ledger]) -> Ledger:
+    """The counts of several sessions, as those of the first one."""
+    numbers = [name for name in Ledger.__struct_fields__ if type(getattr(ledgers[0], name)) is int and name != "v"]
+    sums: dict[str, Any] = {name: sum(getattr(ledger, name) for ledger in ledgers) for name in numbers}
+    for name in LOSSES:
+        counts: dict[str, int] = {}
+        for ledger in ledgers:
+            for reason, count in getattr(ledger, name).items():
+                counts[reason] = counts.get(reason, 0) + count
+        sums[name] = counts
+    return msgspec.structs.replace(ledgers[0], closed=all(ledger.closed for ledger in ledgers), **sums)
 
 
 def encode_ledger(ledger: Ledger) -> bytes:

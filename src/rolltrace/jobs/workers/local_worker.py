@@ -8,17 +8,16 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
+from rolltrace.jobs.workers.interface import OnEvent
 from rolltrace.jobs.workers.reports import Event, decode_events, encode_events
 from rolltrace.jobs.workers.worker_main import CANCEL, END, WorkerMain
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _EXIT_SECONDS = 5.0
 """How long a worker may take to end after it has closed its session."""
-OnEvent = Callable[["LocalWorker", Event | None], None]
-"""Gets each event of a worker, in the thread of the event loop, and None when the worker has gone."""
 
 
 class LocalWorkers:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rolltrace.errors import InputError
+from rolltrace.jobs.workers.interface import OnEvent
 from rolltrace.jobs.workers.reports import Event, decode_events, encode_events
 from rolltrace.jobs.workers.worker_main import CANCEL, END, WorkerMain
-
-OnEvent = Callable[["RayWorker", Event | None], None]
 
 
 def require_ray() -> Any:

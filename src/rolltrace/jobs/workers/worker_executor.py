@@ -5,8 +5,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable
 
 import msgspec
 
@@ -14,11 +13,12 @@ from rolltrace import errors
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.errors import InputError, RolltraceError, WorkerError
 from rolltrace.jobs.workers.group_worker import SentGroup, WorkerSetup
+from rolltrace.jobs.workers.interface import Worker, Workers, pickle_for_worker
 from rolltrace.jobs.workers.reports import Closed, Ended, Event, Failed, GroupReport, Recorded, Started
 from rolltrace.policies.roles import Roles
 from rolltrace.rollout.contract import validate_builder
 from rolltrace.rollout.runner import EXHAUSTED, GroupNames, Runner, async_next
-from rolltrace.store.ledger import LOSSES, Ledger
+from rolltrace.store.ledger import Ledger, sum_ledgers
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.failure import Failure
@@ -40,50 +40,6 @@ _CLOSE_SECONDS = 60.0
 _CANCEL_SECONDS = 10.0
 """How long workers may take to close, and to cancel and close, before they are killed."""
 _END_SECONDS = 1.5
-
-
-class Worker(Protocol):
-    """A process of this machine, or an actor of a Ray cluster, that plays groups."""
-
-    def request(self, method: str, *args: object) -> None:
-        """Call a method of its `GroupWorker`."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel what is being played, record it and close."""
-        ...
-
-    def end(self) -> None:
-        """Record what is being played as cancelled and end, without waiting for envs. Any thread may call it."""
-        ...
-
-    def kill(self) -> None:
-        """Kill it."""
-        ...
-
-    def join(self, seconds: float) -> None:
-        """Wait for its end."""
-        ...
-
-    def why_lost(self) -> str:
-        """How it ended."""
-        ...
-
-
-OnEvent = Callable[[Any, Event | None], None]
-"""Gets a worker and its event, or None when the worker has gone."""
-
-
-class Workers(Protocol):
-    """Starts workers: processes of this machine, or actors of a Ray cluster."""
-
-    def dumps(self, value: object) -> bytes:
-        """Pickle a value for a worker."""
-        ...
-
-    def start(self, setup: bytes, on_event: OnEvent) -> Worker:
-        """Start a worker with a pickled `WorkerSetup`. In the thread of the event loop, `on_event` gets its events."""
-        ...
 
 
 class _Group:
@@ -219,7 +175,7 @@ class WorkerExecutor:
         """The counts of all sessions together; what a lost worker had in flight is not counted, it was played again."""
         recorded = RunReader(self._writer.path).ledgers() if self._lost else {}
         lost = [_settled(ledger) for session, ledger in recorded.items() if session in self._lost]
-        return _sum_ledgers([self._writer.ledger, *self._ledgers, *lost])
+        return sum_ledgers([self._writer.ledger, *self._ledgers, *lost])
 
     # Sending
 
@@ -390,16 +346,6 @@ def _draw_groups(
     return draw
 
 
-def pickle_for_worker(kind: Workers, value: object, what: str) -> bytes:
-    """Pickle a value for a worker. Raises `InputError` if that is impossible."""
-    try:
-        return kind.dumps(value)
-    except Exception as error:
-        raise InputError(
-            f"Expected {what} to be picklable, because workers are other processes: {type(error).__name__}: {error}"
-        ) from error
-
-
 def split_concurrency(concurrency: int, workers: int) -> list[int]:
     """The concurrency of each worker. Raises `InputError` if a worker would have none."""
     if workers > concurrency:
@@ -422,16 +368,3 @@ def _error_of(kind: str, message: str) -> RolltraceError:
 def _settled(ledger: Ledger) -> Ledger:
     """The ledger of a lost worker without what it had in flight."""
     return msgspec.structs.replace(ledger, dispatched=ledger.dispatched - ledger.in_flight, in_flight=0, closed=True)
-
-
-def _sum_ledgers(ledgers: Sequence[Ledger]) -> Ledger:
-    """The counts of several sessions, as those of the first one."""
-    numbers = [name for name in Ledger.__struct_fields__ if type(getattr(ledgers[0], name)) is int and name != "v"]
-    sums: dict[str, Any] = {name: sum(getattr(ledger, name) for ledger in ledgers) for name in numbers}
-    for name in LOSSES:
-        counts: dict[str, int] = {}
-        for ledger in ledgers:
-            for reason, count in getattr(ledger, name).items():
-                counts[reason] = counts.get(reason, 0) + count
-        sums[name] = counts
-    return msgspec.structs.replace(ledgers[0], closed=all(ledger.closed for ledger in ledgers), **sums)
