@@ -286,12 +286,20 @@ def test_wrong_trackers(tmp_path, monkeypatch, to, message):
 
 
 def test_wrong_runs(tmp_path):
-    """What is not a run, or records nothing, is refused in a sentence."""
+    """What is not a run is refused in a sentence."""
     with pytest.raises(rolltrace.errors.InputError, match="Expected a run that is being recorded, or the path of one"):
         rolltrace.log_metrics(5, to=Tracker())
-    run = rolltrace.create_run(tmp_path / "run", trace="off")
-    with run, pytest.raises(rolltrace.errors.InputError, match="whose trace is off"):
-        rolltrace.log_metrics(run, to=Tracker())
+
+
+def test_a_run_whose_trace_is_off(tmp_path, caplog):
+    """A loop goes on when its recording is turned off: it has no metrics, and a warning says why."""
+    tracker = Tracker()
+    with rolltrace.create_run(tmp_path / "run", trace="off") as run:
+        metrics = rolltrace.log_metrics(run, to=tracker)
+        with run.rollout(env="sums", task="1+1", group="1+1", index=0) as r:
+            r.step("1+1?", "2", reward=1.0)
+    assert (metrics.failed, tracker.calls) == (0, [])
+    assert "because the trace of" in caplog.text
 
 
 def test_a_tracker_that_cannot_be_opened(tmp_path, monkeypatch):

@@ -31,8 +31,8 @@ def log_metrics(run: RunWriter | str | Path, to: TrackerSpecs) -> "LiveMetrics":
     """
     if isinstance(run, RunWriter):
         if not run.records:
-            raise InputError("Expected a run that records something, got one whose trace is off: it has no metrics.")
-        metrics = LiveMetrics(open_run(run.path.absolute()), to, run)
+            _log.warning("No metrics are logged, because the trace of %s is off.", run.path)
+        metrics = LiveMetrics(open_run(run.path.absolute()), to if run.records else (), run)
         run.observers.append(metrics)
         return metrics
     if not isinstance(run, str | Path):
