@@ -15,6 +15,7 @@ from aiohttp import web
 from yarl import URL
 
 from loopback import serving
+from rolltrace.store.create import create_run
 from rolltrace.store.object_files import ObjectFiles
 
 BUCKET = "traces"
@@ -34,6 +35,9 @@ class Store:
         """Method, path, and the bytes of body and answer."""
         self.fault: Callable[[str, str, int], str] = lambda method, path, number: ""
         """The fault of a request, by its method, path and number: 403, 500, slow, partial, lost, after, or none."""
+
+        self.on_stored: Callable[[str], None] = lambda path: None
+        """Called with the path of an object that the server has stored, before the client gets the answer."""
 
     def make_bucket(self) -> None:
         """Make an empty bucket."""
@@ -71,6 +75,8 @@ class Store:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_HEADERS}
             status = answer.status
         self.requests[number] = request.method, request.path, len(body) + len(data)
+        if request.method == "PUT" and status == 200:
+            self.on_stored(request.path)
         if fault == "slow":
             await asyncio.sleep(0.3)
         if fault == "after":  # the server has done it, and the client does not get the answer
@@ -107,3 +113,17 @@ def s3_store() -> Iterator[Store]:
                 yield store
         finally:
             process.kill()
+
+
+def record(path, rollouts: int, text: str = "1 + 1?", **options) -> list[str]:
+    """Record some rollouts; returns their ids."""
+    ids = []
+    with create_run(path, **options) as run:
+        for index in range(rollouts):
+            with run.rollout(
+                env="sums", task="t", group=f"g{index // 4}", index=index % 4, iteration=index // 8
+            ) as one:
+                prompt = [{"role": "user", "content": text}]
+                one.step(prompt=prompt, response={"role": "assistant", "content": "2"}, reward=index % 2)
+            ids.append(one.id)
+    return ids

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from object_store import s3_store
+from rolltrace.store import object_files
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.ids import new_id
@@ -74,3 +76,27 @@ def make_score() -> Callable[..., Score]:
         return Score(id=new_id(), run=writer.run, session=writer.session, rollout=rollout, value=value, **named)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def s3_server():
+    """An S3 server and its proxy."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    with s3_store() as store:
+        yield store
+
+
+@pytest.fixture
+def store(s3_server, monkeypatch):
+    """The server without faults, with the settings that a user has in the environment."""
+    s3_server.fault = lambda method, path, number: ""
+    s3_server.on_stored = lambda path: None
+    s3_server.requests.clear()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
+    object_files.forget_connections()
+    yield s3_server
+    object_files.forget_connections()

@@ -9,56 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from object_store import BUCKET, s3_store
+from object_store import BUCKET, record
 from rolltrace.cli.app import cli
 from rolltrace.errors import InputError, RunNotFoundError, StorageError
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.store import object_files
-from rolltrace.store.create import create_run
 from rolltrace.store.object_address import ObjectAddress, as_path, is_address
 from rolltrace.store.object_files import ObjectFiles
 from rolltrace.viewer.open_runs import RunFolder
 from viewing import viewing
 
 pytestmark = pytest.mark.core
-
-
-@pytest.fixture(scope="module")
-def server():
-    """An S3 server and its proxy."""
-    pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    with s3_store() as store:
-        yield store
-
-
-@pytest.fixture
-def store(server, monkeypatch):
-    """The server without faults, with the settings that a user has in the environment."""
-    server.fault = lambda method, path, number: ""
-    server.requests.clear()
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-    object_files.forget_connections()
-    yield server
-    object_files.forget_connections()
-
-
-def record(path, rollouts: int, text: str = "1 + 1?", **options) -> list[str]:
-    """Record some rollouts; returns their ids."""
-    ids = []
-    with create_run(path, **options) as run:
-        for index in range(rollouts):
-            with run.rollout(
-                env="sums", task="t", group=f"g{index // 4}", index=index % 4, iteration=index // 8
-            ) as one:
-                prompt = [{"role": "user", "content": text}]
-                one.step(prompt=prompt, response={"role": "assistant", "content": "2"}, reward=index % 2)
-            ids.append(one.id)
-    return ids
 
 
 def invoke(*words: str) -> str:
@@ -82,7 +44,7 @@ def test_without_the_extra_a_command_says_what_to_install(monkeypatch):
     """Without the package, the error is one line with what to install."""
     monkeypatch.setitem(sys.modules, "obstore", None)
     object_files.forget_connections()
-    for words in (["summary"], ["query"], ["show"], ["ls"], ["check"], ["view"]):
+    for words in (["summary"], ["query"], ["show"], ["ls"], ["check"], ["view"], ["run", "arithmetic", "--out"]):
         result = CliRunner().invoke(cli, [*words, "s3://bucket/run", *(["select 1"] if words == ["query"] else [])])
         assert result.exit_code == 2, result.output
         assert result.stderr.count("\n") == 1

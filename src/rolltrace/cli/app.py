@@ -69,7 +69,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "s
 def cli() -> None:
     """Play language models in environments, and read the trace of every rollout.
 
-    A RUN or DIR that is read may also be in an object store: s3://bucket/folder.
+    A RUN or DIR may also be in an object store: s3://bucket/folder.
 
     Exit codes: 0, 1 (the job failed), 2 (wrong usage), 143 (ended by SIGTERM).
     """

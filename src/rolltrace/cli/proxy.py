@@ -36,6 +36,8 @@ def proxy(upstream: str, out: Path, port: int, host: str, token: str | None, idl
 
     from rolltrace.bridges.proxy import RecordingProxy, serve_proxy
     from rolltrace.store.create import create_run
+    from rolltrace.store.layout import is_run
+    from rolltrace.store.object_address import as_path, is_address
     from rolltrace.viewer.auth import is_loopback
 
     chosen_token = token or os.environ.get(_TOKEN) or None
@@ -47,10 +49,12 @@ def proxy(upstream: str, out: Path, port: int, host: str, token: str | None, idl
     def print_address(address: str) -> None:
         click.echo(address)
         sys.stdout.flush()
-        click.echo(f"Forwarding to {upstream} and recording in {out}. Ctrl-C ends it.", err=True)
+        click.echo(f"Forwarding to {upstream} and recording in {as_path(out)}. Ctrl-C ends it.", err=True)
 
-    with create_run(out, join=out.exists(), handle_sigterm=False) as run:
+    run_path = as_path(out)
+    is_existing = is_run(run_path) if is_address(run_path) else run_path.exists()
+    with create_run(run_path, join=is_existing, handle_sigterm=False) as run:
         server = RecordingProxy(upstream, run, idle_seconds=idle, token=chosen_token)
         gc.freeze()  # the modules: to look through them takes 20 ms, in which every request waits
         asyncio.run(serve_proxy(server, host, port, print_address))
-    click.echo(f"Recorded {run.ledger.recorded} rollouts in {out}.", err=True)
+    click.echo(f"Recorded {run.ledger.recorded} rollouts in {run_path}.", err=True)

@@ -149,6 +149,7 @@ def run(
     from rolltrace.jobs.plan import as_sampling
     from rolltrace.rollout.strategies import parse_strategy
     from rolltrace.store.create import unused_run_path
+    from rolltrace.store.object_address import as_path
     from rolltrace.store.recording import Level, Recording
 
     options["ray"] = options["ray"] or options["ray"] is not None  # without an address it is empty
@@ -167,7 +168,7 @@ def run(
         raise click.UsageError("Expected --force only with --resume.", context)
     if out is not None and not out.name:
         raise click.BadParameter(f"Expected a path for the run, got {str(out)!r}.", param_hint="--out")
-    path = out or unused_run_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
+    path = as_path(out) if out else unused_run_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     limits = struct_from_options(Limits, options)
     _play(
         path, options["groups"] * options["iterations"], as_json, (policy or DEFAULT_POLICY, *roles.values()),
@@ -181,7 +182,9 @@ def run(
 def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles: dict[str, str], **job: Any) -> None:
     """Complete a run, or say that it is complete."""
     from rolltrace.jobs.resume import open_resumption
+    from rolltrace.store.object_address import as_path
 
+    path = as_path(path)
     resumption = open_resumption(path, force=force)
     for warning in resumption.warnings:
         click.echo(f"Warning: {warning}", err=True)

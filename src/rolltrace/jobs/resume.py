@@ -20,10 +20,13 @@ from rolltrace.rollout.runner import GroupNames
 from rolltrace.rollout.strategies import RETRIED_LAYERS
 from rolltrace.secret_redaction import PLACEHOLDER
 from rolltrace.store.create import code_revision
-from rolltrace.store.layout import RunInfo
+from rolltrace.store.layout import RunInfo, read_info
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.object_address import is_address
+from rolltrace.store.object_files import ObjectFiles
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Level, Recording
+from rolltrace.store.upload import upload_leftovers
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.score import GroupKey
 
@@ -226,6 +229,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
     """Read an interrupted run. Without `force`, raises `InputError` if a session may still be running."""
+    if is_address(path):
+        address = ObjectFiles(path)
+        upload_leftovers(address, read_info(address).id)  # of a session that died on this machine
     with open_run(path) as run:
         if len(run.paths) > 1:
             raise InputError(f"Expected one run to resume, got {path} with {len(run.paths)} runs: name one of them.")

@@ -8,6 +8,7 @@ from rolltrace.query.record_reader import LateScoreReader, growing_batches, with
 from rolltrace.store.cursor import Cursor, decode_lines
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import decode_ledger
+from rolltrace.store.object_address import is_address
 from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import decode_rollout
@@ -34,6 +35,11 @@ def follow(
     """The records of one kind of some runs; see `Run.follow`."""
     if kind not in _KINDS:
         raise InputError(f"Expected one of {', '.join(_KINDS)} to follow, got {kind!r}.")
+    if kind == LEDGER and (addresses := [reader.path for reader in readers if is_address(reader.path)]):
+        raise InputError(
+            f"Expected a run in a directory to follow its ledger, got {addresses[0]}, where only the last line of each "
+            "ledger is stored: `ledgers()` returns it."
+        )
     return _follow([(reader, reader.cursor(kind)) for reader in readers], kind, stop, seconds, errors)
 
 

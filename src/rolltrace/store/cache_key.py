@@ -58,8 +58,13 @@ def cache_folders(run: Path, run_id: str) -> list[Path]:
     folders = [] if is_address(run) else [run / CACHE]
     with contextlib.suppress(OSError):
         name = hashlib.blake2b(os.fsencode(run.resolve()) + b"\0" + run_id.encode(), digest_size=16).hexdigest()
-        folders.append(_user_folder("XDG_CACHE_HOME", ".cache") / "runs" / name)
+        folders.append(user_cache_folder() / "runs" / name)
     return folders
+
+
+def user_cache_folder() -> Path:
+    """Rolltrace's folder in the user's cache directory."""
+    return _user_folder("XDG_CACHE_HOME", ".cache")
 
 
 def make_cache_folder(folder: Path) -> Path:

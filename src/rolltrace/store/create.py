@@ -11,9 +11,10 @@ from rolltrace.errors import InputError, RolltraceError, RunExistsError, Storage
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info, read_info
 from rolltrace.store.object_address import as_path, is_address
+from rolltrace.store.object_files import ObjectFiles, files_of
 from rolltrace.store.recording import Level, Recording, resolve_recording
-from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
+from rolltrace.store.upload import upload_leftovers
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import Note, describe, to_json_mapping
@@ -51,9 +52,7 @@ def create_run(
     If SIGTERM has its default action and this is the main thread, the signal records open rollouts as cancelled and
     closes the run before it ends the process; `handle_sigterm=False` leaves it alone.
     """
-    if is_address(path):
-        raise InputError(f"Expected a directory for the run, got {as_path(path)}: runs in object stores are only read.")
-    folder = Path(path)
+    folder = as_path(path)
     continued = _check_continues(continues, join)
     recording = resolve_recording(trace)
     try:
@@ -97,6 +96,8 @@ def _check_planned(planned: Any) -> int | None:
 
 
 def _create(folder: Path, config: Mapping[str, Any] | None, planned: int | None) -> RunInfo:
+    if is_address(folder):
+        return _create_objects(ObjectFiles(folder), _new_info(config, planned))
     if folder.exists() and not folder.is_dir():
         raise InputError(f"Expected a new or empty directory for the run, got the file {folder}. Choose another path.")
     names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
@@ -106,6 +107,28 @@ def _create(folder: Path, config: Mapping[str, Any] | None, planned: int | None)
         raise InputError(
             f"Expected a new or empty directory for the run, got {folder}, which has other files. Choose another path."
         )
+    info = _new_info(config, planned)
+    created = [parent for parent in (folder.absolute(), *folder.absolute().parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_new(folder / RUN_FILE, info)
+    _make_folders(folder)
+    for path in created or [folder.absolute()]:
+        sync_path(path.parent)
+    return decode_info(info)
+
+
+def _create_objects(files: ObjectFiles, info: bytes) -> RunInfo:
+    """Create a run in an object store. Its folders need not be made."""
+    try:
+        files.put(RUN_FILE, info, overwrite=False)
+    except FileExistsError:
+        if files.read(RUN_FILE, 0, MAX_INFO_BYTES) != info:  # else the answer to the first request was lost
+            raise _exists(files.path) from None
+    return decode_info(info)
+
+
+def _new_info(config: Mapping[str, Any] | None, planned: int | None) -> bytes:
+    """The bytes of a new `run.json`."""
     info = encode_info(
         RunInfo(
             id=new_id(),
@@ -118,18 +141,15 @@ def _create(folder: Path, config: Mapping[str, Any] | None, planned: int | None)
     )
     if len(info) > MAX_INFO_BYTES:
         raise InputError(f"Expected a config of at most {MAX_INFO_BYTES} bytes as JSON, got {len(info)}.")
-    created = [parent for parent in (folder.absolute(), *folder.absolute().parents) if not parent.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_new(folder / RUN_FILE, info)
-    _make_folders(folder)
-    for path in created or [folder.absolute()]:
-        sync_path(path.parent)
-    return decode_info(info)
+    return info
 
 
 def _join(folder: Path) -> RunInfo:
-    info = read_info(LocalFiles(folder))
-    _make_folders(folder)
+    info = read_info(files_of(folder))
+    if is_address(folder):
+        upload_leftovers(ObjectFiles(folder), info.id)
+    else:
+        _make_folders(folder)
     return info
 
 

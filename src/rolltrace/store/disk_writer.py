@@ -58,7 +58,7 @@ def start_thread(action: Callable[[], None]) -> bool:
     return True
 
 
-def _log_warning(message: str, *args: Any) -> None:
+def log_warning(message: str, *args: Any) -> None:
     """Log a warning in a separate thread."""
     logged = SignalSafeEvent()
 
@@ -117,8 +117,18 @@ class SegmentCompressor:
 class DiskWriter:
     """The files of one session. File errors do not raise: they are counted by reason and logged once."""
 
-    def __init__(self, path: Path, run: str, session: str, counter: LedgerCounter, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run: str,
+        session: str,
+        counter: LedgerCounter,
+        segment_bytes: int,
+        shown: Path | None = None,
+    ) -> None:
         self._path = path
+        self._shown = shown or path
+        """Names the run in messages."""
         self._run = run
         self._session = session
         self._counter = counter
@@ -126,9 +136,7 @@ class DiskWriter:
         self._compressor = SegmentCompressor(self._log_compression_failure)
         self._retry = DescriptorRetry()
         self._segments = {
-            folder: SegmentWriter(
-                path / folder, session, segment_name, segment_bytes, self._compressor.compress, self._retry
-            )
+            folder: SegmentWriter(path / folder, session, segment_name, segment_bytes, self._close_segment, self._retry)
             for folder in (ROLLOUTS, SCORES)
         }
         self._ledger = SegmentWriter(path / LEDGER, session, ledger_name, retry=self._retry)
@@ -211,10 +219,14 @@ class DiskWriter:
     def report_loss(self, reason: str, what: str, error: BaseException | None = None) -> None:
         """Log a loss, once for each reason."""
         if self._counter.count_loss(reason):
-            _log_warning(
+            log_warning(
                 "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
-                what, self._path, reason if error is None else f"{reason}, {error}",
+                what, self._shown, reason if error is None else f"{reason}, {error}",
             )  # fmt: skip
+
+    def _close_segment(self, path: Path) -> None:
+        """A segment is full: compress it."""
+        self._compressor.compress(path)
 
     def _without_duplicates(self, lines: Sequence[QueuedLine]) -> list[QueuedLine]:
         """The lines without duplicates: an interrupted caller may hand in a rollout twice."""
@@ -252,7 +264,7 @@ class DiskWriter:
         try:
             if blob.data is not None:
                 self._retry(partial(write_blob, self._path / BLOBS, blob.name, blob.data, self._session))
-            elif not blob_path(self._path / BLOBS, blob.name).is_file():
+            elif not self._has_blob(blob.name):
                 self.count_loss("blobs_dropped", "no data", "a blob")
                 return
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
@@ -262,6 +274,9 @@ class DiskWriter:
             self._written_blobs[blob.name] = None
             if len(self._written_blobs) > MAX_KNOWN_BLOBS:
                 del self._written_blobs[next(iter(self._written_blobs))]
+
+    def _has_blob(self, name: str) -> bool:
+        return blob_path(self._path / BLOBS, name).is_file()
 
     def _sync_blobs(self) -> None:
         """Sync new blobs, then their folder. Those that fail are retried at the next sync."""
@@ -283,10 +298,12 @@ class DiskWriter:
             self._unsynced_blobs |= unsynced
             self._count_sync_failure(error)
 
-    def _write_ledger(self, even_if_unchanged: bool = False) -> None:
+    def _current_ledger(self) -> Ledger:
         ledger = self._counter.ledger(self._run, self._session)
-        if self._closed_at is not None:
-            ledger = replace(ledger, written_at=self._closed_at)
+        return ledger if self._closed_at is None else replace(ledger, written_at=self._closed_at)
+
+    def _write_ledger(self, even_if_unchanged: bool = False) -> None:
+        ledger = self._current_ledger()
         last = self._last_ledger
         if last is not None and not even_if_unchanged and replace(ledger, written_at=last.written_at) == last:
             return
@@ -310,9 +327,9 @@ class DiskWriter:
 
     def _log_missing_ledger(self) -> None:
         ledger = self._counter.ledger(self._run, self._session)
-        _log_warning(
+        log_warning(
             "Could not write the ledger of %s: %d of %d rollouts are not recorded, and nothing on the disk says so.",
-            self._path, ledger.lost, ledger.dispatched,
+            self._shown, ledger.lost, ledger.dispatched,
         )  # fmt: skip
 
     def _sync_segment(self, segment: SegmentWriter) -> None:
@@ -328,9 +345,9 @@ class DiskWriter:
         """Log that a segment could not be compressed. Nothing is lost, and `rolltrace compact` will retry."""
         if _reason(error) not in self._reported_compression_failures:
             self._reported_compression_failures.add(_reason(error))
-            _log_warning(
+            log_warning(
                 "Could not compress a segment of %s: %s. It stays uncompressed; `rolltrace compact` retries.",
-                self._path, error,
+                self._shown, error,
             )  # fmt: skip
 
 

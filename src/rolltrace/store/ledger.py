@@ -48,6 +48,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """How often the disk did not confirm what was written, by reason: a power loss may cost it."""
     dropped_after_end: Omittable[Counts] = {}
     """What was recorded of rollouts that had ended, and was dropped, by the method of the recorder that was called."""
+    not_uploaded: Omittable[int] = 0
+    """Lines written that are only in the spool of the machine, for a run in an object store. Counted in `recorded`."""
     closed: bool = False
     """Whether the session was closed."""
     continues: tuple[str, ...] | None = None

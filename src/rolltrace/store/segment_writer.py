@@ -84,7 +84,7 @@ class SegmentWriter:
         if self._descriptor is not None and not self._has_file():
             self._close_and_advance()
         if self._max_bytes is not None and self._size > 0 and self._size + len(data) > self._max_bytes:
-            self._rotate()
+            self.rotate()
         descriptor = self._open() if self._descriptor is None else self._descriptor
         self._is_synced = False
         try:
@@ -197,7 +197,18 @@ class SegmentWriter:
         status = self._status()
         return status is not None and status.st_nlink > 0
 
-    def _rotate(self) -> None:
+    @property
+    def open_path(self) -> Path | None:
+        """The file that the next line is appended to; None if that is a new one."""
+        return None if self._descriptor is None else self._path
+
+    @property
+    def open_size(self) -> int:
+        """The size of that file."""
+        return 0 if self._descriptor is None else self._size
+
+    def rotate(self) -> None:
+        """Close the file, so that the next line starts a new one."""
         path = self._path
         self._close_and_advance()
         if self._on_full is not None:

@@ -14,11 +14,13 @@ from rolltrace.store.disk_thread import DiskThread, call_before_exit, forget_thr
 from rolltrace.store.disk_writer import DiskWriter
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, LedgerCounter
+from rolltrace.store.object_address import is_address
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.recorder_inputs import RolloutFields, as_score_value, is_group_key
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.redactor import Redactor
 from rolltrace.store.sigterm import close_on_sigterm, restore_default_after_fork, stop_closing_on_sigterm
+from rolltrace.store.upload import UploadingDiskWriter
 from rolltrace.store.write_queue import QueuedLine, WriteQueue
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import as_text, describe
@@ -109,7 +111,8 @@ class RunWriter:
         self._reported_losses = threading.local()
         # Weak, but without callbacks: an exception that a signal handler raises in one is swallowed.
         self._open: dict[weakref.ref[OpenRollouts], None] = {}
-        self._disk_writer = DiskWriter(
+        kind = UploadingDiskWriter if is_address(self._absolute_path) else DiskWriter
+        self._disk_writer: DiskWriter = kind(
             self._absolute_path, self.run, self.session, self._counter, self.recording.segment_bytes
         )
         self._queue = WriteQueue(self.recording.queue_bytes, self.recording.queue_seconds)
