@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import measure
+import proxy
 
 import rolltrace
 
@@ -35,6 +36,38 @@ def alternate(rounds: int, play: Callable[[bool], float]) -> dict[str, Any]:
         "the record, ms": 1000 * max(0.0, recorded - without),
         "share": max(0.0, recorded / without - 1),
     }
+
+
+def openai(folder: Path, quick: bool) -> dict[str, Any]:
+    """Rollouts of three calls of the client; a server in a process of its own answers at once."""
+    import openai as package
+
+    rollouts = 5 if quick else 200
+    words = measure.MarkovText()
+    prompts = [words.words(130) for _ in range(3)]
+    with (
+        proxy.started(proxy.__file__, "--serve") as (address, _),
+        package.OpenAI(base_url=address, api_key="none") as client,
+        rolltrace.create_run(folder / "run") as run,
+    ):
+
+        def play(records: bool) -> float:
+            recording = rolltrace.record_calls(client) if records else None
+            started = time.process_time()
+            for index in range(rollouts):
+                history: list[Any] = []
+                rollout = run.rollout(env="e", task="t", group="g", index=index) if records else None
+                with rollout or contextlib.nullcontext():
+                    for prompt in prompts:
+                        history += [{"role": "user", "content": prompt}]
+                        answer = client.chat.completions.create(model="m", messages=history)
+                        history += [{"role": "assistant", "content": answer.choices[0].message.content}]
+            run.flush()
+            if recording is not None:
+                recording.undo()
+            return (time.process_time() - started) / rollouts
+
+        return alternate(1 if quick else 15, play)
 
 
 def verifiers(folder: Path, quick: bool) -> dict[str, Any]:
@@ -206,7 +239,9 @@ def _grpo_trainer(folder: Path, rollouts: int, length: int) -> Any:
     return GRPOTrainer(model, letters_a, args=config, train_dataset=dataset, processing_class=tokenizer)
 
 
-FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"tinker": tinker, "trl": trl, "verifiers": verifiers}
+FRAMEWORKS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
+    "openai": openai, "tinker": tinker, "trl": trl, "verifiers": verifiers,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
