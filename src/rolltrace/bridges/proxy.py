@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hmac
-import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,32 +13,19 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from rolltrace.bridges.api_calls import (
-    ApiRequest,
-    EventStream,
-    decompress,
-    parse_request,
-    read_answer,
-    record_answer,
-    split_choices,
-)
+from rolltrace.bridges.api_calls import ApiRequest, parse_request
+from rolltrace.bridges.proxy_turns import NamedRollout, NamedTurn, SingleTurn, Turn
 from rolltrace.errors import InputError
-from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
-from rolltrace.trace.codec import utc_now
-from rolltrace.trace.ids import new_id
 
 PREFIX = "X-Rolltrace-"
 _LOWER_PREFIX = PREFIX.lower()
-_log = logging.getLogger("rolltrace")
 _HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
     "upgrade", "host", "content-length",
 }  # fmt: skip
 _FIELDS = {"Env": str, "Task": str, "Group": str, "Index": int, "Iteration": int, "Split": str}
 """By the end of a header's name, the type of a rollout's field of that name."""
-_MAX_RECORDED = 64 << 20
-"""Of a longer answer, so many bytes are recorded."""
 _MAX_BODY = 256 << 20
 _MAX_ENDED = 10_000
 """How many rollouts that have ended are remembered, so that what comes late is not a new one."""
@@ -77,8 +63,8 @@ class RecordingProxy:
         self._run = run
         self._idle_seconds = idle_seconds
         self._token = token
-        self._open: dict[str, _NamedRollout] = {}
-        self._ended: dict[str, _NamedRollout] = {}
+        self._open: dict[str, NamedRollout] = {}
+        self._ended: dict[str, NamedRollout] = {}
         self._session: aiohttp.ClientSession | None = None
 
     def app(self) -> web.Application:
@@ -198,151 +184,30 @@ class RecordingProxy:
             turn.end(error)
             raise
 
-    def _begin_turn(self, request: web.Request, name: str | None, path: str, body: bytes) -> "_Turn":
+    def _begin_turn(self, request: web.Request, name: str | None, path: str, body: bytes) -> Turn:
         """The turn that a request asks for, of the rollout that it names or of one of its own."""
         parsed: ApiRequest | None = None
         if request.method == "POST":
             with contextlib.suppress(ValueError):
                 parsed = parse_request(path, msgspec.json.decode(body))
         if parsed is None:
-            return _Turn()
+            return Turn()
         try:
             fields = _header_fields(request)
             if name is None:
-                return _SingleTurn(self._run, parsed, fields)
-            return _NamedTurn(self._named(name, fields), parsed)
+                return SingleTurn(self._run, parsed, fields)
+            return NamedTurn(self._named(name, fields), parsed)
         except InputError as error:
             raise _error(web.HTTPBadRequest, str(error)) from error
 
-    def _named(self, name: str, fields: dict[str, Any]) -> "_NamedRollout":
+    def _named(self, name: str, fields: dict[str, Any]) -> NamedRollout:
         rollout = self._open.get(name)
         if rollout is None:
             defaults = {"env": "proxy", "task": name, "group": name, "index": None, "id": name}
             if name in self._ended:  # it is over: what comes is dropped, and counted
                 return self._ended[name]
-            rollout = self._open[name] = _NamedRollout(self._run.rollout(**{**defaults, **fields}))
+            rollout = self._open[name] = NamedRollout(self._run.rollout(**{**defaults, **fields}))
         return rollout
-
-
-class _NamedRollout:
-    """A rollout of several requests."""
-
-    def __init__(self, recorder: RolloutRecorder) -> None:
-        self.recorder = recorder
-        self.in_flight = 0
-        self.last_used = time.monotonic()
-
-
-class _Turn:
-    """A request that is being answered; by itself, one that is not recorded."""
-
-    def begin_answer(self, status: int, headers: Mapping[str, str]) -> None:
-        """The answer begins."""
-
-    def add(self, chunk: bytes) -> None:
-        """A piece of the answer."""
-
-    def end(self, error: BaseException | None = None) -> None:
-        """The answer is complete, or broke off because of an error."""
-
-
-class _RecordedTurn(_Turn):
-    """Collects an answer, and records it at its end. Recording never stops the request."""
-
-    def __init__(self, request: ApiRequest) -> None:
-        self.request = request
-        self._started = time.perf_counter()
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._status = 0
-        self._headers: Mapping[str, str] = {}
-        self._events: EventStream | None = None
-        """Reads a stream while it comes: to read all of it at its end would make other requests wait."""
-
-    def begin_answer(self, status: int, headers: Mapping[str, str]) -> None:
-        self._status, self._headers = status, headers
-        if status < 400 and "event-stream" in headers.get("Content-Type", "") and "Content-Encoding" not in headers:
-            self._events = EventStream()
-
-    def add(self, chunk: bytes) -> None:
-        if self._size < _MAX_RECORDED:
-            self._chunks.append(chunk)
-            try:
-                if self._events is not None:
-                    self._events.add(chunk)
-            except Exception:  # noqa: BLE001 - as above; the end reads everything again, and says what is wrong
-                self._events = None
-        self._size += len(chunk)
-
-    def end(self, error: BaseException | None = None) -> None:
-        try:
-            self._end(error)
-        except Exception as failure:  # noqa: BLE001 - as above
-            _log.warning("Could not record a request: %s: %s.", type(failure).__name__, failure)
-
-    def _end(self, error: BaseException | None) -> None:
-        seconds = time.perf_counter() - self._started
-        if self._status >= 400:
-            message = self._text[:2_000].decode(errors="replace")
-            self.record(None, seconds, {"type": f"HTTP {self._status}", "message": message, "layer": "policy"})
-        elif error is not None and not self._chunks:
-            self.record(None, seconds, error)
-        else:
-            is_partial = error is not None or self._size > _MAX_RECORDED
-            kind = self._headers.get("Content-Type", "")
-            answer = read_answer(self._text, kind) if self._events is None else self._events.answer
-            self.record(answer, seconds, error, is_partial=is_partial)
-
-    @property
-    def _text(self) -> bytes:
-        return decompress(b"".join(self._chunks), self._headers.get("Content-Encoding", ""), _MAX_RECORDED)
-
-    def record(self, answer: Any, seconds: float, error: Any = None, *, is_partial: bool = False) -> None:
-        """Record the answer; it is None if only an error came."""
-        raise NotImplementedError
-
-
-class _NamedTurn(_RecordedTurn):
-    """A turn of a named rollout."""
-
-    def __init__(self, rollout: _NamedRollout, request: ApiRequest) -> None:
-        super().__init__(request)
-        self._rollout = rollout
-        rollout.in_flight += 1
-        rollout.recorder.send(request.prompt)
-
-    def record(self, answer: Any, seconds: float, error: Any = None, *, is_partial: bool = False) -> None:
-        self._rollout.in_flight -= 1
-        self._rollout.last_used = time.monotonic()
-        if answer is None:
-            self._rollout.recorder.call(self.request.prompt, role="policy", error=error, seconds=seconds)
-        else:
-            extra = {"partial": True} if is_partial else {}
-            record_answer(self._rollout.recorder, self.request, answer, seconds, **extra)
-
-
-class _SingleTurn(_RecordedTurn):
-    """A request that is a rollout of its own; of several choices, each is a member of one group."""
-
-    def __init__(self, run: RunWriter, request: ApiRequest, fields: dict[str, Any]) -> None:
-        super().__init__(request)
-        group = new_id()
-        self._run = run
-        self._fields = {"env": "proxy", "task": group, "group": group, "started_at": utc_now(), **fields}
-        self._first = self._begin(0)
-
-    def _begin(self, index: int) -> RolloutRecorder:
-        recorder = self._run.rollout(**{"index": index, **self._fields})
-        recorder.send(self.request.prompt)
-        return recorder
-
-    def record(self, answer: Any, seconds: float, error: Any = None, *, is_partial: bool = False) -> None:
-        extra = {"partial": True} if is_partial else {}
-        for index, choice in enumerate(split_choices(answer)):
-            recorder = self._begin(index) if index else self._first
-            if choice is not None:
-                record_answer(recorder, self.request, choice, seconds, **extra)
-            recorder.end(error=error)
 
 
 def _split_path(request: web.Request) -> tuple[str | None, str]:
