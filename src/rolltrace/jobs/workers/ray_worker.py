@@ -13,7 +13,7 @@ from typing import Any
 
 from rolltrace.errors import InputError
 from rolltrace.jobs.workers.interface import OnEvent
-from rolltrace.jobs.workers.reports import Event, decode_events, encode_events
+from rolltrace.jobs.workers.reports import Closed, Event, decode_events, encode_events
 from rolltrace.jobs.workers.worker_main import CANCEL, END, WorkerMain
 
 
@@ -104,7 +104,8 @@ class RayWorker:
 
     def kill(self) -> None:
         """Kill the actor."""
-        require_ray().kill(self._actor)
+        with contextlib.suppress(Exception):  # the connection to the cluster is lost
+            require_ray().kill(self._actor)
 
     def join(self, seconds: float) -> None:
         """Wait for the end of the play."""
@@ -127,6 +128,8 @@ class RayWorker:
         try:
             while data := await self._next_events.remote():
                 for event in decode_events(data):
+                    if isinstance(event, Closed):
+                        self.kill()  # nothing is left to record, and this makes room in the cluster
                     self._on_event(self, event)
         except Exception as error:  # noqa: BLE001 - Ray has many errors for an actor that has gone
             self._why_lost = f"was lost: {' '.join(str(error).split())[:300]}"

@@ -135,7 +135,8 @@ class WorkerExecutor:
         draw = _draw_groups(builders, split, iteration, finished)
         is_exhausted = is_done = False
         try:
-            await self._wait_for_start()
+            if not self._groups:
+                await self._wait_for_start()
             while True:
                 while not is_exhausted and not self._replays and (state := self._state_with_room(None)) is not None:
                     drawn = await draw()
@@ -308,6 +309,10 @@ class WorkerExecutor:
     async def _stop(self, ask: Callable[[Worker], None], seconds: float) -> None:
         """Ask each worker to close, wait for it, and kill those that do not close in time."""
         self._is_closing = True
+        for state in self._workers:
+            if state.worker is not None and state.session is None:  # it starts, or waits for room in the cluster
+                state.worker.kill()
+                state.is_closed = True
         open_workers = [one for one in self._workers if one.worker is not None and not one.is_closed]
         for state in open_workers:
             assert state.worker is not None  # noqa: S101 - see above
