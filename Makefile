@@ -45,7 +45,7 @@ test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm ray s3 t
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/ray/bin/python -m pytest tests/jobs/workers/test_ray.py
-	$(INTEGRATIONS)/s3/bin/python -m pytest -n auto tests/store/test_object_files.py tests/store/test_upload.py
+	$(INTEGRATIONS)/s3/bin/python -m pytest -n auto tests/store/test_object_files.py tests/store/test_upload.py tests/store/test_upload_workers.py
 	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py tests/bridges/test_tinker_envs.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
 	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py tests/bridges/test_trl_envs.py

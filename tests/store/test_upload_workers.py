@@ -1,0 +1,31 @@
+"""Workers that record into an object store."""
+
+import pytest
+
+import rolltrace
+from object_store import BUCKET
+from worker_envs import Sums
+
+pytestmark = pytest.mark.core
+
+
+def table(path):
+    """The rollouts that a run shows, without ids, times and sessions."""
+    sql = "select * exclude (id, run, session, started_at, ended_at, seconds) from rollouts order by all"
+    with rolltrace.open_run(path) as run:
+        return [str(row) for row in run.sql(sql)]
+
+
+def test_groups_of_a_worker_that_dies_are_in_the_store_once(store, tmp_path, monkeypatch):
+    """What the lost worker had uploaded, and what it left in its spool, is superseded."""
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    address = f"s3://{BUCKET}/workers"
+    plan = {"groups": 20, "concurrency": 16}
+    rolltrace.play(Sums(str(tmp_path)), "scripted:noisy", out=tmp_path / "alone", **plan)
+    summary = rolltrace.play(Sums(str(tmp_path), "3:kill once"), "scripted:noisy", out=address, workers=2, **plan)
+    assert (summary.workers_lost, summary.rollouts, summary.succeeded) == (1, 80, True)
+    assert table(address) == table(tmp_path / "alone")
+    with rolltrace.open_run(address) as run:
+        assert list(run.sql("select count(*), count(*) filter (collides) from rollouts")) == [(80, 0)]
+        assert all(ledger.is_balanced for ledger in run.ledgers().values())
