@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from rolltrace.bridges.guard import Guard
+from rolltrace.bridges.patching import replace_attribute
 from rolltrace.bridges.tinker_package import PARSE_ERROR_MASKED_METRIC_KEY, Env, EnvGroupBuilder, rollouts
 from rolltrace.bridges.tinker_renderers import unwatch_renderers, watch_renderers
 from rolltrace.bridges.tinker_rollout import MARK, EnvRecording, Mark, recording_of
@@ -175,7 +176,8 @@ class Group:
 
 _lock = threading.RLock()
 _active: list[Recording] = []
-_originals: dict[tuple[Any, str], tuple[Any, Any]] = {}
+_restore: dict[tuple[Any, str], Callable[[], None]] = {}
+"""By module and name, what restores a function that is replaced."""
 
 
 class _Trainer:
@@ -192,11 +194,10 @@ trainer = _Trainer()
 
 
 def _replace(module: Any, name: str, recorded: Callable[..., Any]) -> None:
-    if (module, name) not in _originals:
+    if (module, name) not in _restore:
         original = getattr(module, name)
-        replaced = functools.wraps(original)(functools.partial(recorded, original))
-        _originals[module, name] = (original, replaced)
-        setattr(module, name, replaced)
+        replacement = functools.wraps(original)(functools.partial(recorded, original))
+        _restore[module, name] = replace_attribute(module, name, replacement)
 
 
 def _install() -> None:
@@ -215,10 +216,9 @@ def _install_in_trainer() -> None:
 
 
 def _uninstall() -> None:
-    for (module, name), (original, replaced) in _originals.items():
-        if getattr(module, name) is replaced:
-            setattr(module, name, original)
-    _originals.clear()
+    for restore in _restore.values():
+        restore()
+    _restore.clear()
 
 
 async def _recorded_rollout(original: Callable[..., Awaitable[Any]], policy: Any, env: Env) -> Any:

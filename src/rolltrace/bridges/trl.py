@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rolltrace.bridges.guard import Guard, copied
+from rolltrace.bridges.patching import replace_attribute
 from rolltrace.bridges.trl_batch import (
     PRODUCER,
     Completion,
@@ -97,15 +98,9 @@ class RecordedTrainer:
         """By prompt and completion ids, rollouts whose log-probabilities are known when the loss is computed."""
         self._loss_inputs: Any = None
         self._tools: dict[Any, list[Any]] = {}
-        self._replaced: dict[str, Any] = {}
-        self._originals: dict[str, Callable[..., Any]] = {}
         self._is_undone = False
-        for name in HOOKS:
-            self._originals[name] = getattr(trainer, name)
-            hook = getattr(self, f"_on{name if name.startswith('_') else f'_{name}'}")
-            if name in vars(trainer):
-                self._replaced[name] = vars(trainer)[name]
-            setattr(trainer, name, hook)
+        self._originals: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in HOOKS}
+        self._restore = [replace_attribute(trainer, name, getattr(self, _hook_name(name))) for name in HOOKS]
 
     @property
     def failed(self) -> int:
@@ -114,13 +109,8 @@ class RecordedTrainer:
 
     def undo(self) -> None:
         """Stop recording. A method that was replaced again since is left as it is."""
-        for name in HOOKS:
-            if getattr(vars(self.trainer).get(name), "__self__", None) is not self:
-                continue
-            if name in self._replaced:
-                setattr(self.trainer, name, self._replaced[name])
-            else:
-                delattr(self.trainer, name)
+        for restore in self._restore:
+            restore()
         self._awaiting.clear()
         self._is_undone = True
 
@@ -326,6 +316,11 @@ class RecordedTrainer:
         if tools and name not in self._tools:
             self._tools[name] = [_tool_schema(tool) for tool in tools]
         return self._tools.get(name, [])
+
+
+def _hook_name(method: str) -> str:
+    """The name of the method here that replaces this method of the trainer."""
+    return f"_on_{method.removeprefix('_')}"
 
 
 def _argument(method: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

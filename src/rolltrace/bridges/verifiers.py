@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rolltrace.bridges.guard import Guard
+from rolltrace.bridges.patching import replace_attribute
 from rolltrace.bridges.verifiers_tasks import to_verifiers
 from rolltrace.bridges.verifiers_trace import RecordedTrace, failure_fields, load_verifiers
 from rolltrace.errors import InputError
@@ -112,7 +113,6 @@ class RecordedEnv:
 def _replace(target: Any, name: str, hook: Callable[..., Any]) -> Callable[[], None]:
     """Replace a method of an env or class by `hook(env, original, …)`; the returned function restores it."""
     original = getattr(target, name)
-    own = vars(target).get(name)
     if isinstance(target, type):
 
         @functools.wraps(original)
@@ -125,17 +125,7 @@ def _replace(target: Any, name: str, hook: Callable[..., Any]) -> Callable[[], N
             return hook(target, original, *args, **kwargs)
 
     method.rolltrace_recording = True  # type: ignore[attr-defined]
-    setattr(target, name, method)
-
-    def restore() -> None:
-        if vars(target).get(name) is not method:
-            return  # it was replaced again since
-        if own is None:
-            delattr(target, name)
-        else:
-            setattr(target, name, own)
-
-    return restore
+    return replace_attribute(target, name, method)
 
 
 class _Slot:
