@@ -846,7 +846,7 @@ def test_wrappers_have_what_they_wrap(run, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         ((5, "run"), "Expected an RLDatasetBuilder, RLDataset or EnvGroupBuilder, got int."),
-        (("builder", "path"), "Expected a run from create_run(), got str."),
+        (("builder", "path"), "Expected a run that is being written, got str: use rolltrace.create_run."),
     ],
 )
 def test_wrong_use_is_refused(run, arguments, message):

@@ -15,7 +15,7 @@ from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import RolloutBuilder
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import GroupKey
 from rolltrace.trace.sink import Sink
 
 _UNBOUNDED = 1 << 30
@@ -169,6 +169,14 @@ class SteppedRollout:
         self._changed.set()
 
 
+def role_error(role: str) -> PolicyError:
+    """What to raise for a request of a role that the framework does not answer for."""
+    return PolicyError(
+        f"The role {role!r} needs a policy of its own: pass roles={{{role!r}: …}}. "
+        "The other framework answers for its own policy only."
+    )
+
+
 class _OutsidePolicy:
     """The policy of the runner: each request waits at its rollout until it is answered."""
 
@@ -183,10 +191,7 @@ class _OutsidePolicy:
     async def complete(self, request: Request) -> Completion:
         identity = request.identity
         if identity is None or request.role != self._builder.role_of(identity.seat or 0):
-            raise PolicyError(
-                f"The role {request.role!r} needs a policy of its own: pass roles={{{request.role!r}: …}}. "
-                "The framework that trains answers for its policy only."
-            )
+            raise role_error(request.role)
         return await self._rollouts[identity.index or 0].complete(request)
 
     def count_tokens(self, request: Request) -> int | None:
@@ -203,14 +208,6 @@ class _WatchedSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    @property
-    def run(self) -> str:
-        return self._sink.run
-
-    @property
-    def session(self) -> str:
-        return self._sink.session
-
     def begin(self, header: Header) -> RolloutBuilder:
         rollout_builder = self._sink.begin(header)
         if (rollout := self._rollouts.get(header.index or 0)) is not None:
@@ -221,6 +218,3 @@ class _WatchedSink:
         self._sink.end(rollout_builder, outcome)
         if (rollout := self._rollouts.get(rollout_builder.header.index or 0)) is not None:
             rollout.end(outcome)
-
-    def write_score(self, score: Score) -> None:
-        self._sink.write_score(score)

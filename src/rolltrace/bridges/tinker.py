@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
+from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.tinker_envs import to_tinker
 from rolltrace.bridges.tinker_group import Group, Place, Plays, Recording, State
 from rolltrace.bridges.tinker_package import (
@@ -38,8 +39,7 @@ def record(
     The result also has `undo()`, which ends the recording, and `failed`, which counts what could not be recorded.
     """
     require_tinker_cookbook()
-    if not isinstance(run, RunWriter):
-        raise InputError(f"Expected a run from create_run(), got {type(run).__name__}.")
+    require_run(run)
     if isinstance(what, _Undoable) and what.recording.is_active:
         raise InputError("This is being recorded already: call `undo()` of it first.")
     recording = Recording(run, state)

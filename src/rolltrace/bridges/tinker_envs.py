@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.stepping import SteppedGroup, SteppedRollout
 from rolltrace.bridges.tinker_group import Place, Plays, Recording
 from rolltrace.bridges.tinker_package import (
@@ -63,10 +64,13 @@ def to_tinker(
         raise InputError(f"{tasks.env} has no last task: pass batches=, the number of batches to train on.")
     if batches is None:
         batches = -(-(tasks.count or 0) // batch_size)
-    recording = None if run is None else Recording(run, None)
-    if recording is not None:
+    recording = None
+    if run is not None:
+        require_run(run)
+        recording = Recording(run, None)
         recording.start(in_trainer=True)
-    return TaskDataset(tasks, renderer, recording, (batches, batch_size, group_size, seed), split, roles, limits)
+    settings = {"roles": roles, "limits": limits, "seed": seed}
+    return TaskDataset(tasks, renderer, recording, batches, batch_size, group_size, split, settings)
 
 
 class TaskDataset(RLDataset):
@@ -77,22 +81,31 @@ class TaskDataset(RLDataset):
         tasks: Tasks,
         renderer: Renderer,
         recording: Recording | None,
-        sizes: tuple[int, int, int, int],
+        batches: int,
+        batch_size: int,
+        group_size: int,
         split: str,
-        roles: Mapping[str, Policy] | None,
-        limits: Limits,
+        settings: Mapping[str, Any],
     ) -> None:
         self._tasks = tasks
         self._renderer = renderer
         self._recording = recording
-        self._sizes = sizes
+        self._batches = batches
+        self._batch_size = batch_size
+        self._group_size = group_size
         self._split = split
-        self._settings: dict[str, Any] = {"roles": roles, "limits": limits, "seed": sizes[-1]}
+        self._settings = settings
+        """Arguments of each `SteppedGroup`."""
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
         """The builders of a batch."""
-        _, groups, episodes, seed = self._sizes
-        builders = iterate_groups(self._tasks, iteration=index, groups=groups, episodes=episodes, seed=seed)
+        builders = iterate_groups(
+            self._tasks,
+            iteration=index,
+            groups=self._batch_size,
+            episodes=self._group_size,
+            seed=self._settings["seed"],
+        )
         iteration = index if self._split == "train" else None
         return [
             TaskGroupBuilder(
@@ -102,7 +115,7 @@ class TaskDataset(RLDataset):
         ]
 
     def __len__(self) -> int:
-        return self._sizes[0]
+        return self._batches
 
     def undo(self) -> None:
         """End the recording of tokens' log-probabilities and advantages; rollouts are recorded all the same."""
@@ -124,7 +137,6 @@ class TaskGroupBuilder(EnvGroupBuilder):
         self.builder = builder
         self._renderer = renderer
         self._recording = recording
-        self._place = place
         self._plays = Plays(place)
         self._settings = settings
         self._groups: list[SteppedGroup] = []

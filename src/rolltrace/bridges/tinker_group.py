@@ -10,12 +10,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from rolltrace.bridges.guard import Guard
 from rolltrace.bridges.patching import replace_attribute
+from rolltrace.bridges.recorded_run import score_tokens
 from rolltrace.bridges.tinker_package import PARSE_ERROR_MASKED_METRIC_KEY, Env, EnvGroupBuilder, rollouts
 from rolltrace.bridges.tinker_renderers import unwatch_renderers, watch_renderers
 from rolltrace.bridges.tinker_rollout import MARK, EnvRecording, Mark, recording_of
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
 
+PRODUCER = "tinker-cookbook"
 State = Callable[[Any], Mapping[str, Any]]
 """Reads the state of an env; a function at the top of a module, so that it can be pickled."""
 
@@ -292,8 +294,9 @@ def _score_logprobs(data: Sequence[Any], logprobs: Sequence[Any]) -> None:
         tokens = [
             None if skip else [*islice(rest, len(one.ac.tokens))] for one, skip in zip(played, masked, strict=True)
         ]
-        if values:
-            _score(getattr(trajectory, MARK), "trainer_logprobs", sum(values) / len(values), {"tokens": tokens})
+        mark: Mark = getattr(trajectory, MARK)
+        if (recording := _recording_of(mark)) is not None:
+            score_tokens(recording.run, mark.rollout, "trainer_logprobs", tokens, PRODUCER)
 
 
 def _guarded(action: Callable[..., None], *args: Any) -> None:
@@ -303,7 +306,7 @@ def _guarded(action: Callable[..., None], *args: Any) -> None:
 
 def _score(mark: Mark, name: str, value: float, data: dict[str, Any] | None = None) -> None:
     if (recording := _recording_of(mark)) is not None:
-        recording.run.score(mark.rollout, name, value, data=data, producer="tinker-cookbook")
+        recording.run.score(mark.rollout, name, value, data=data, producer=PRODUCER)
 
 
 def _recording_of(mark: Mark | None) -> Recording | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rolltrace.bridges.guard import Guard, copied
 from rolltrace.bridges.patching import replace_attribute
+from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.trl_batch import (
     PRODUCER,
     Completion,
@@ -50,8 +51,7 @@ def record(trainer: Any, run: RunWriter, env: str | None = None) -> "RecordedTra
     """
     if not any(base.__name__ in TRAINERS for base in type(trainer).__mro__):
         raise InputError(f"Expected a GRPOTrainer or an RLOOTrainer of TRL, got {describe(trainer)}.")
-    if not isinstance(run, RunWriter):
-        raise InputError(f"Expected a run that is being written, such as from create_run, got {describe(run)}.")
+    require_run(run)
     missing = [name for name in HOOKS if not callable(getattr(trainer, name, None))]
     if missing:
         raise InputError(

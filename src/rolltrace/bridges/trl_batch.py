@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
+from rolltrace.bridges.recorded_run import score_tokens
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.recorder_inputs import RolloutFields
 from rolltrace.store.writer import RunWriter
@@ -107,10 +108,7 @@ class Written(NamedTuple):
 
     def score(self, run: RunWriter, name: str, numbers: Sequence[float]) -> None:
         """Record a number for each of the completion's ids, as a score with their mean."""
-        sampled = [list(numbers[start:end]) for start, end in self.spans]
-        flat = list(itertools.chain.from_iterable(sampled))
-        if flat:
-            run.score(self.id, name, sum(flat) / len(flat), data={"tokens": sampled}, producer=PRODUCER)
+        score_tokens(run, self.id, name, [list(numbers[start:end]) for start, end in self.spans], PRODUCER)
 
 
 def write_rollout(

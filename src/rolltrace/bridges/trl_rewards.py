@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rolltrace.bridges.guard import Guard, copied
+from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, unique_names, write_rollout
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
@@ -33,8 +34,7 @@ def record_rewards(reward_funcs: Any, run: RunWriter, args: Any, env: str = "trl
             raise InputError(f"Expected reward functions, got {describe(function)}: record a reward model with record.")
     if not functions:
         raise InputError("Expected at least one reward function, got none.")
-    if not isinstance(run, RunWriter):
-        raise InputError(f"Expected a run that is being written, such as from create_run, got {describe(run)}.")
+    require_run(run)
     if not isinstance(getattr(args, "num_generations", None), int):
         raise InputError(f"Expected the trainer's config, such as a GRPOConfig, as args, got {describe(args)}.")
     weights = getattr(args, "reward_weights", None)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from rolltrace.bridges.guard import Guard
 from rolltrace.bridges.patching import replace_attribute
+from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.verifiers_tasks import to_verifiers
 from rolltrace.bridges.verifiers_trace import RecordedTrace, failure_fields, load_verifiers
 from rolltrace.errors import InputError
@@ -32,8 +33,7 @@ def record(env: Any, run: RunWriter, *, split: str = "train", iteration: int = 0
     base = load_verifiers().Env
     if not isinstance(env, base) and not (isinstance(env, type) and issubclass(env, base)):
         raise InputError(f"Expected an environment or a class of verifiers.v1.Env, got {type(env).__name__}.")
-    if not isinstance(run, RunWriter):
-        raise InputError(f"Expected a run that is being written, got {type(run).__name__}: use rolltrace.create_run.")
+    require_run(run)
     if hasattr(env.run_episode, "rolltrace_recording"):
         raise InputError("The environment or its class is being recorded: call `undo()` of the first recording before.")
     return RecordedEnv(env, run, split, iteration)

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.bridges.recorded_run import require_run
+from rolltrace.bridges.stepping import role_error
 from rolltrace.bridges.verifiers_trace import load_verifiers, tokens_of_last_call
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, make_builder
-from rolltrace.errors import InputError, PolicyError
+from rolltrace.errors import InputError
 from rolltrace.policies.endpoint.api_key import InMemoryApiKey
 from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
 from rolltrace.policies.policy import Completion, Policy, Request
@@ -49,8 +51,8 @@ def to_verifiers(
     """
     if not isinstance(tasks, Tasks | str):
         raise InputError(f"Expected the name of an environment, or a Tasks, got {type(tasks).__name__}.")
-    if run is not None and not isinstance(run, RunWriter):
-        raise InputError(f"Expected a run that is being written, got {type(run).__name__}: use rolltrace.create_run.")
+    if run is not None:
+        require_run(run)
     vf = load_verifiers()
     loaded = load_env(tasks, args or {}) if isinstance(tasks, str) else tasks
     plays = Plays(loaded, run, dict(roles or {}), limits, seed, split, iteration)
@@ -130,10 +132,7 @@ class _TracedPolicy:
 
     async def complete(self, request: Request) -> Completion:
         if request.role != self._role:
-            raise PolicyError(
-                f"The role {request.role!r} needs a policy of its own: pass roles={{{request.role!r}: …}}. "
-                "verifiers answers for the agent only."
-            )
+            raise role_error(request.role)
         completion = await self._policy.complete(msgspec.structs.replace(request, include_tokens=False))
         tokens = tokens_of_last_call(self._trace) if request.include_tokens else None
         return completion if tokens is None else msgspec.structs.replace(completion, tokens=tokens)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from rolltrace.bridges.recorded_run import score_tokens
 from rolltrace.errors import InputError
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
@@ -155,10 +156,7 @@ class RecordedTrace:
         """Record the numbers per token that a trainer has set."""
         for name, score in (("advantages", "advantage"), ("trainer_logprobs", "trainer_logprobs")):
             tokens = [getattr(self._trace.nodes[number], name) for number in self._steps]
-            values = [value for numbers in tokens if numbers is not None for value in numbers]
-            if values:
-                mean = sum(values) / len(values)
-                run.score(self._recorder.id, score, mean, data={"tokens": tokens}, producer="prime-rl")
+            score_tokens(run, self._recorder.id, score, tokens, "prime-rl")
 
 
 def _path(nodes: Sequence[Any], node: int | None) -> list[int]:
