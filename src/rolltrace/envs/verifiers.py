@@ -1,18 +1,17 @@
 """The built-in family `verifiers:NAME`: tasksets of verifiers (v1) that need no container, played in this process."""
 
 import contextlib
-import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
 from rolltrace.envs.env import Env, Observation, SingleEnvGroup, SingleUse, StepResult
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.tools import parse_error_of
-from rolltrace.envs.verifiers_tools import TaskTools
+from rolltrace.envs.verifiers_tools import PLAY_ELSEWHERE, TaskTools
 from rolltrace.errors import EnvError, InputError
 from rolltrace.policies.policy import Completion
 from rolltrace.trace.convert import as_message
@@ -21,7 +20,6 @@ from rolltrace.trace.stop_reasons import StopReason, Termination
 
 FAMILY = "verifiers"
 MAX_TURNS = 50
-_ELSEWHERE = "play it with verifiers itself, and record it with rolltrace.bridges.verifiers.record"
 
 
 class VerifiersTasks(Tasks):
@@ -80,7 +78,7 @@ class LoadedTasks:
         return self._tasks[number]
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def load_tasks(name: str, config: str) -> LoadedTasks:
     """The tasks of a taskset with this configuration, which is JSON. Worker processes load it for themselves."""
     loaders = import_module("verifiers.v1.utils.loaders")
@@ -97,7 +95,7 @@ def load_tasks(name: str, config: str) -> LoadedTasks:
     except (Exception, SystemExit) as error:
         raise InputError(f"{FAMILY}:{name} cannot be imported: {type(error).__name__}: {error}") from error
     if env.__name__ != "SingleAgentEnv":
-        raise InputError(f"{FAMILY}:{name} has an environment of its own, {env.__name__}: {_ELSEWHERE}.")
+        raise InputError(f"{FAMILY}:{name} has an environment of its own, {env.__name__}: {PLAY_ELSEWHERE}.")
     try:
         return LoadedTasks(loaders.load_taskset(kind.model_validate({**json.loads(config), "id": name})))
     except (Exception, SystemExit) as error:
@@ -112,14 +110,14 @@ def check_playable(name: str, task: Any) -> None:
     trace = import_module("verifiers.v1").Trace
     data = task.data
     if task.NEEDS_CONTAINER or data.image is not None or data.agent_user is not None:
-        raise InputError(f"{name} needs a container, which is not supported: {_ELSEWHERE}.")
+        raise InputError(f"{name} needs a container, which is not supported: {PLAY_ELSEWHERE}.")
     if data.prompt is None:
-        raise InputError(f"{name} has a task without a prompt, which a user would open: {_ELSEWHERE}.")
+        raise InputError(f"{name} has a task without a prompt, which a user would open: {PLAY_ELSEWHERE}.")
     if data.skills:
-        raise InputError(f"{name} has skills for the program of an agent, which is not supported: {_ELSEWHERE}.")
+        raise InputError(f"{name} has skills for the program of an agent, which is not supported: {PLAY_ELSEWHERE}.")
     stops = (session.hook_boundary(hook, allow_trace=True) for hook in task.hooks("stop"))
     if decorators.discover_decorated(task, "intercept") or any(kind is not trace for kind in stops):
-        raise InputError(f"{name} intercepts requests or responses, which is not supported: {_ELSEWHERE}.")
+        raise InputError(f"{name} intercepts requests or responses, which is not supported: {PLAY_ELSEWHERE}.")
 
 
 class VerifiersEnv(Env):
@@ -176,8 +174,7 @@ class VerifiersEnv(Env):
             observation = self._observation(results)
             if self._turns < self._max_turns:
                 return StepResult(0.0, done=False, observation=observation, env_state=self._state())
-            stop = StopReason.MAX_TURNS
-            return await self._score(stop, observation)
+            return await self._score(StopReason.MAX_TURNS, observation)
         if stop is None and completion.termination is Termination.LENGTH:
             stop = StopReason.MAX_TOKENS
         return await self._score(stop, None)

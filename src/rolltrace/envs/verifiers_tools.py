@@ -9,6 +9,9 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.trace.convert import as_tool
 from rolltrace.trace.message import ToolSpec
 
+PLAY_ELSEWHERE = "play it with verifiers itself, and record it with rolltrace.bridges.verifiers.record"
+"""What errors suggest for a taskset that cannot be played in this process."""
+
 
 class TaskTools:
     """The tools of a task and of its taskset, which share the task's state."""
@@ -41,8 +44,8 @@ class TaskTools:
         runtime = getattr(config, "runtime", None)
         if getattr(config, "url", None) or (runtime is not None and runtime.type != "subprocess"):
             raise InputError(
-                f"{self._name} has tools that run in a container or on a server, which is not supported: play it with "
-                "verifiers itself, and record it with rolltrace.bridges.verifiers.record."
+                f"{self._name} has tools that run in a container or on a server, which is not supported: "
+                f"{PLAY_ELSEWHERE}."
             )
 
         async def shared_state() -> Any:
