@@ -219,6 +219,7 @@ def test_datasets():
         ((5, "renderer"), {}, "Expected the tasks of an environment, or its name, got int."),
         (("arithmetic", "qwen3"), {"batches": 1}, "Expected a renderer of tinker-cookbook, got str."),
         (("arithmetic", "renderer"), {}, "arithmetic has no last task: pass batches=, the number of batches"),
+        (("arithmetic", "renderer"), {"batches": 1, "run": "runs/r"}, "Expected a run that is being written, got str"),
     ],
 )
 def test_wrong_use_is_refused(arguments, settings, message):

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.tinker_envs import to_tinker
-from rolltrace.bridges.tinker_group import Group, Place, Plays, Recording, State
+from rolltrace.bridges.tinker_group import Group, Place, PlayCounter, Recording, State
 from rolltrace.bridges.tinker_package import (
     Env,
     EnvGroupBuilder,
@@ -125,7 +125,7 @@ class RecordedEnvGroupBuilder(EnvGroupBuilder, _Undoable):
     def __init__(self, inner: EnvGroupBuilder, recording: Recording, place: Place) -> None:
         self.inner = inner
         self.recording = recording
-        self._plays = Plays(place)
+        self._plays = PlayCounter(place)
         self._open: list[Group] = []
         """The groups that are being played."""
         self._ended: WeakSet[Group] = WeakSet()

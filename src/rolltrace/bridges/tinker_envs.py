@@ -6,7 +6,7 @@ from typing import Any
 
 from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.stepping import SteppedGroup, SteppedRollout
-from rolltrace.bridges.tinker_group import Place, Plays, Recording
+from rolltrace.bridges.tinker_group import Place, PlayCounter, Recording
 from rolltrace.bridges.tinker_package import (
     STOP_METRIC_PREFIX,
     Env,
@@ -19,7 +19,7 @@ from rolltrace.bridges.tinker_package import (
     require_tinker_cookbook,
 )
 from rolltrace.bridges.tinker_renderers import read_response, to_chat, token_ids
-from rolltrace.bridges.tinker_rollout import MARK, Mark, Turn, WatchedPolicy
+from rolltrace.bridges.tinker_rollout import REF_ATTRIBUTE, RolloutRef, Turn, WatchedPolicy
 from rolltrace.envs import env as ours
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, iterate_groups
@@ -137,7 +137,7 @@ class TaskGroupBuilder(EnvGroupBuilder):
         self.builder = builder
         self._renderer = renderer
         self._recording = recording
-        self._plays = Plays(place)
+        self._plays = PlayCounter(place)
         self._settings = settings
         self._groups: list[SteppedGroup] = []
         self._envs: list[TaskEnv] = []
@@ -206,7 +206,7 @@ class TaskEnv(Env):
         self._stop: list[Any] = renderer.get_stop_sequences()
         self._request: Request | None = None
         self._turn: Turn | None = None
-        self._mark: Mark | None = None
+        self._ref: RolloutRef | None = None
 
     async def initial_observation(self) -> Any:
         """The first prompt; if the rollout has no turn, its reward."""
@@ -285,8 +285,8 @@ class TaskEnv(Env):
             cause = "it was not graded" if failure is None else f"{failure.type}: {failure.message}"
             raise RolltraceError(f"Rollout {member.index} of group {self._group.key.group!r} has no reward: {cause}")
         rest = member.reward - steps
-        if self._mark is not None:
-            self._mark.total = steps + rest
+        if self._ref is not None:
+            self._ref.total = steps + rest
         played = member.rollout
         data = [step.reward_data for step in played.steps]
         data += [grade.reward_data for grade in (played.grade, played.group_grade) if grade is not None]
@@ -306,8 +306,8 @@ class TaskEnv(Env):
             return await rollout(policy, self)
         trajectory = await rollout(WatchedPolicy(policy, self), self)
         if self.rollout.id is not None:
-            self._mark = Mark(self._recording.run.run, self.rollout.id)
-            object.__setattr__(trajectory, MARK, self._mark)
+            self._ref = RolloutRef(self._recording.run.run, self.rollout.id)
+            object.__setattr__(trajectory, REF_ATTRIBUTE, self._ref)
         return trajectory
 
     def sample(self, prompt: Any, stop: Any, policy: Any, max_tokens: int | None) -> Turn:

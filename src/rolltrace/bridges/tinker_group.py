@@ -13,7 +13,7 @@ from rolltrace.bridges.patching import replace_attribute
 from rolltrace.bridges.recorded_run import score_tokens
 from rolltrace.bridges.tinker_package import PARSE_ERROR_MASKED_METRIC_KEY, Env, EnvGroupBuilder, rollouts
 from rolltrace.bridges.tinker_renderers import unwatch_renderers, watch_renderers
-from rolltrace.bridges.tinker_rollout import MARK, EnvRecording, Mark, recording_of
+from rolltrace.bridges.tinker_rollout import REF_ATTRIBUTE, EnvRecording, RolloutRef, recording_of
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
 
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     group: str
 
 
-class Plays:
+class PlayCounter:
     """Gives each play of a group builder a place of its own."""
 
     def __init__(self, place: Place) -> None:
@@ -224,6 +224,7 @@ def _uninstall() -> None:
 
 
 async def _recorded_rollout(original: Callable[..., Awaitable[Any]], policy: Any, env: Env) -> Any:
+    # An env of `to_tinker` records itself. The method has the prefix because any env is asked for it.
     recording = env if hasattr(env, "rolltrace_play") else recording_of(env)
     return await (original(policy, env) if recording is None else recording.rolltrace_play(original, policy))
 
@@ -238,10 +239,10 @@ async def _recorded_group(original: Callable[..., Awaitable[Any]], *args: Any, *
 def _score_totals(group: Any) -> None:
     rewards = zip(group.get_total_rewards(), group.final_rewards_G, group.metrics_G, strict=True)
     for trajectory, (total, reward, metrics) in zip(group.trajectories_G, rewards, strict=True):
-        mark: Mark | None = getattr(trajectory, MARK, None)
-        if mark is not None and mark.total != total:
-            _score(mark, "reward", total, {"group_grade": reward, "reward_data": dict(metrics)})
-            mark.total = total
+        ref: RolloutRef | None = getattr(trajectory, REF_ATTRIBUTE, None)
+        if ref is not None and ref.total != total:
+            _score(ref, "reward", total, {"group_grade": reward, "reward_data": dict(metrics)})
+            ref.total = total
 
 
 def _recorded_advantages(original: Callable[..., Any], trajectory_groups: Any, *args: Any, **kwargs: Any) -> Any:
@@ -254,8 +255,8 @@ def _recorded_advantages(original: Callable[..., Any], trajectory_groups: Any, *
 def _score_advantages(groups: Sequence[Any], advantages: Sequence[Any]) -> None:
     for group, values in zip(groups, advantages, strict=True):
         for trajectory, value in zip(group.trajectories_G, values, strict=True):
-            if (mark := getattr(trajectory, MARK, None)) is not None:
-                _score(mark, "advantage", float(value))
+            if (ref := getattr(trajectory, REF_ATTRIBUTE, None)) is not None:
+                _score(ref, "advantage", float(value))
 
 
 def _recorded_data(original: Callable[..., Any], trajectory_groups: Any, *args: Any, **kwargs: Any) -> Any:
@@ -268,7 +269,7 @@ def _recorded_data(original: Callable[..., Any], trajectory_groups: Any, *args: 
 def _remember_data(groups: Sequence[Any], data: Sequence[Any], places: Sequence[Mapping[str, int]]) -> None:
     for datum, place in zip(data, places, strict=True):
         trajectory = groups[place["group_idx"]].trajectories_G[place["traj_idx"]]
-        recording = _recording_of(getattr(trajectory, MARK, None))
+        recording = _recording_of(getattr(trajectory, REF_ATTRIBUTE, None))
         if recording is not None and recording.run.recording.tokens:
             trainer.data[id(datum)] = trajectory
             weakref.finalize(datum, trainer.data.pop, id(datum), None).atexit = False
@@ -294,9 +295,9 @@ def _score_logprobs(data: Sequence[Any], logprobs: Sequence[Any]) -> None:
         tokens = [
             None if skip else [*islice(rest, len(one.ac.tokens))] for one, skip in zip(played, masked, strict=True)
         ]
-        mark: Mark = getattr(trajectory, MARK)
-        if (recording := _recording_of(mark)) is not None:
-            score_tokens(recording.run, mark.rollout, "trainer_logprobs", tokens, PRODUCER)
+        ref: RolloutRef = getattr(trajectory, REF_ATTRIBUTE)
+        if (recording := _recording_of(ref)) is not None:
+            score_tokens(recording.run, ref.rollout, "trainer_logprobs", tokens, PRODUCER)
 
 
 def _guarded(action: Callable[..., None], *args: Any) -> None:
@@ -304,13 +305,13 @@ def _guarded(action: Callable[..., None], *args: Any) -> None:
         recording.guard(action, *args)
 
 
-def _score(mark: Mark, name: str, value: float, data: dict[str, Any] | None = None) -> None:
-    if (recording := _recording_of(mark)) is not None:
-        recording.run.score(mark.rollout, name, value, data=data, producer=PRODUCER)
+def _score(ref: RolloutRef, name: str, value: float, data: dict[str, Any] | None = None) -> None:
+    if (recording := _recording_of(ref)) is not None:
+        recording.run.score(ref.rollout, name, value, data=data, producer=PRODUCER)
 
 
-def _recording_of(mark: Mark | None) -> Recording | None:
-    return next((one for one in _active if mark is not None and one.run.run == mark.run), None)
+def _recording_of(ref: RolloutRef | None) -> Recording | None:
+    return next((one for one in _active if ref is not None and one.run.run == ref.run), None)
 
 
 def _recorded_print(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -27,7 +27,7 @@ from rolltrace.trace.failure import failure_of
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, StoppedBy, StopReason, Termination
 from rolltrace.trace.tokens import Tokens, Usage
 
-MARK = "_rolltrace"
+REF_ATTRIBUTE = "_rolltrace"
 """The attribute of a trajectory that says which rollout it is."""
 _MAX_RENDERED = 8
 """How many of the last prompts that an env rendered are remembered, until one of them is sampled from."""
@@ -36,7 +36,7 @@ _by_env: "weakref.WeakValueDictionary[int, EnvRecording]" = weakref.WeakValueDic
 
 
 @dataclass
-class Mark:
+class RolloutRef:
     """Which rollout a trajectory is, also in another process."""
 
     run: str
@@ -74,7 +74,7 @@ class EnvRecording:
     ) -> None:
         self.env = env
         self.recorder: RolloutRecorder | None = None
-        self.mark: Mark | None = None
+        self.ref: RolloutRef | None = None
         self.is_over = False
         """Whether it was played to its end, or failed."""
         self.error: BaseException | None = None
@@ -171,7 +171,7 @@ class EnvRecording:
             self._start = redact_mapping(read_state(self.env))
             self.recorder = self._begin(self, self._start)
             self.recorder.call_before_end(self._record_rest)
-            self.mark = Mark(self._run.run, self.recorder.id)
+            self.ref = RolloutRef(self._run.run, self.recorder.id)
 
     def sample(self, prompt: Any, stop: Any, policy: TokenCompleter, max_tokens: int | None) -> Turn:
         """The policy is asked."""
@@ -271,7 +271,7 @@ class EnvRecording:
         if not self.is_over:
             self._trajectory = trajectory
             self._set_over(None)
-        object.__setattr__(trajectory, MARK, self.mark)
+        object.__setattr__(trajectory, REF_ATTRIBUTE, self.ref)
 
     def _set_over(self, error: BaseException | None) -> None:
         self.is_over, self.error, self._ended_at = True, error, utc_now()
@@ -304,8 +304,8 @@ class EnvRecording:
         recorder.end(
             reason, stopped_by=self._stopped_by, pending=self.grade is None, error=failure, ended_at=self._ended_at
         )
-        if self.grade is not None and failure is None and self.mark is not None:
-            self.mark.total = sum(one.reward for one in self._trajectory.transitions) + self.grade[0]
+        if self.grade is not None and failure is None and self.ref is not None:
+            self.ref.total = sum(one.reward for one in self._trajectory.transitions) + self.grade[0]
 
     def _record_rest(self) -> None:
         """Record what is known only at the end."""

@@ -12,10 +12,10 @@ from rolltrace.bridges.patching import replace_attribute
 from rolltrace.bridges.recorded_run import require_run
 from rolltrace.bridges.trl_batch import (
     PRODUCER,
-    Completion,
-    Place,
-    Places,
+    BatchPosition,
+    GroupNumbers,
     Settings,
+    TrlCompletion,
     Written,
     sampled_ranges,
     unique_names,
@@ -66,7 +66,7 @@ def record(trainer: Any, run: RunWriter, env: str | None = None) -> "RecordedTra
 class _Batch:
     """One generation of this process, while the trainer computes it."""
 
-    def __init__(self, place: Place, inputs: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, place: BatchPosition, inputs: Sequence[Mapping[str, Any]]) -> None:
         self.place = place
         self.started_at: datetime = utc_now()
         self.layer = Layer.ENV
@@ -91,7 +91,7 @@ class RecordedTrainer:
         self._run = run
         self._env = env
         self._guard = Guard("a generation of the trainer", "RecordedTrainer.failed")
-        self._places = Places.of_run(run)
+        self._numbers = GroupNumbers.of_run(run)
         self._split = "eval"
         self._batch: _Batch | None = None
         self._awaiting: dict[tuple[Any, ...], list[Written]] = {}
@@ -180,8 +180,8 @@ class RecordedTrainer:
         trainer = self.trainer
         is_training = trainer.model.training
         num_generations = trainer.num_generations if is_training else trainer.num_generations_eval
-        places = Places() if self._runner_records else self._places  # the runner has numbers of its own
-        place = places.take(
+        numbers = GroupNumbers() if self._runner_records else self._numbers  # the runner has numbers of its own
+        place = numbers.take(
             "train" if is_training else self._split,
             trainer.state.global_step,
             trainer.accelerator.process_index,
@@ -249,7 +249,7 @@ class RecordedTrainer:
 
         return [self._guard(write, number) for number in range(len(batch.rows))]
 
-    def _completion(self, batch: _Batch, number: int) -> Completion:
+    def _completion(self, batch: _Batch, number: int) -> TrlCompletion:
         row = batch.rows[number]
         environments = getattr(self.trainer, "environments", None)
         environment = environments[number] if environments else None
@@ -259,7 +259,7 @@ class RecordedTrainer:
             name = str(row["environment"]) if self.trainer._multi_environment else type(environment).__name__
         else:
             name = "trl"
-        one = Completion(
+        one = TrlCompletion(
             env=name,
             row=row,
             prompt=row.get("prompt", "") if batch.prompts is None else batch.prompts[number],
@@ -274,7 +274,7 @@ class RecordedTrainer:
             one.rewards, one.total = batch.rewards[number], batch.totals[number]
         return one
 
-    def _add_generated(self, one: Completion, generated: Sequence[Any], number: int) -> None:
+    def _add_generated(self, one: TrlCompletion, generated: Sequence[Any], number: int) -> None:
         """What `_generate` returned; that of RLOO has neither tools nor log-probabilities."""
         if len(generated) == 3:
             prompt_ids, ids, completions = generated

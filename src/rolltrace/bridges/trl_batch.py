@@ -23,7 +23,7 @@ PRODUCER = "trl"
 _NOT_TASK_DATA = ("prompt", "image", "images")
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where the completions of a batch stand among those of all processes."""
 
     split: str
@@ -40,25 +40,25 @@ class Place(NamedTuple):
         return self.first_group + group, index
 
 
-class Places:
+class GroupNumbers:
     """Numbers the groups of an iteration, which may have several generations, also of several trainings."""
 
-    _of_runs: ClassVar[WeakKeyDictionary[RunWriter, "Places"]] = WeakKeyDictionary()
+    _of_runs: ClassVar[WeakKeyDictionary[RunWriter, "GroupNumbers"]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], int] = {}
         """By split and iteration, how many groups there have been."""
 
     @classmethod
-    def of_run(cls, run: RunWriter) -> "Places":
+    def of_run(cls, run: RunWriter) -> "GroupNumbers":
         """Those that all recordings into this run share."""
         return cls._of_runs.setdefault(run, cls())
 
-    def take(self, split: str, iteration: int, rank: int, ranks: int, rows: int, num_generations: int) -> Place:
+    def take(self, split: str, iteration: int, rank: int, ranks: int, rows: int, num_generations: int) -> BatchPosition:
         """The place of the next generation; every process has to take it, in the same order."""
         first_group = self._groups.get((split, iteration), 0)
         self._groups[split, iteration] = first_group + math.ceil(rows * ranks / num_generations)
-        return Place(split, iteration, first_group, rank * rows, num_generations)
+        return BatchPosition(split, iteration, first_group, rank * rows, num_generations)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Settings:
 
 
 @dataclass
-class Completion:
+class TrlCompletion:
     """One completion, with everything that is known of it; what is not known stays None."""
 
     env: str
@@ -113,9 +113,9 @@ class Written(NamedTuple):
 
 def write_rollout(
     run: RunWriter,
-    place: Place,
+    place: BatchPosition,
     number: int,
-    one: Completion,
+    one: TrlCompletion,
     settings: Settings,
     error: BaseException | Failure | None = None,
 ) -> Written:
@@ -146,7 +146,7 @@ def write_rollout(
     return Written(recorder.id, spans)
 
 
-def _task(one: Completion) -> str | int:
+def _task(one: TrlCompletion) -> str | int:
     """The row's own id, or one that is made of the prompt."""
     own = one.row.get("id")
     if isinstance(own, str) or (isinstance(own, int) and not isinstance(own, bool)):
@@ -162,7 +162,7 @@ def messages_of(value: Any, role: str) -> list[Any]:
 class _Turns:
     """Splits a completion into the turns of the policy."""
 
-    def __init__(self, one: Completion, settings: Settings) -> None:
+    def __init__(self, one: TrlCompletion, settings: Settings) -> None:
         self._one = one
         self._settings = settings
         self._prompt = messages_of(one.prompt, "user")
@@ -255,7 +255,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _stop_reason(one: Completion, settings: Settings) -> StopReason:
+def _stop_reason(one: TrlCompletion, settings: Settings) -> StopReason:
     """Why TRL did not continue the completion."""
     last = messages_of(one.completion, "assistant")[-1]
     if one.ids is not None and (not one.ids or one.ids[-1] not in settings.end_tokens):

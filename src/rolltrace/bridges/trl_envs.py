@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from rolltrace.bridges.stepping import SteppedGroup, SteppedRollout
-from rolltrace.bridges.trl_batch import Places
+from rolltrace.bridges.trl_batch import GroupNumbers
 from rolltrace.bridges.trl_chat import Chat
 from rolltrace.envs.tasks import Tasks, make_builder
 from rolltrace.errors import ContextOverflowError, InputError
@@ -126,7 +126,7 @@ class RolloutFunction:
         self._roles = roles
         self._limits = limits
         self._seed = seed
-        self._places = Places.of_run(run) if isinstance(run, RunWriter) else Places()
+        self._numbers = GroupNumbers.of_run(run) if isinstance(run, RunWriter) else GroupNumbers()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
@@ -163,8 +163,9 @@ class RolloutFunction:
                 f"Expected whole groups of {episodes} in each process, got {len(prompts)} prompts: make the batch size "
                 "per device times steps_per_generation a multiple of num_generations."
             )
-        split, step, processes = "train" if is_training else "eval", trainer.state.global_step, trainer.accelerator
-        place = self._places.take(split, step, processes.process_index, processes.num_processes, len(prompts), episodes)
+        split, step = "train" if is_training else "eval", trainer.state.global_step
+        rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        place = self._numbers.take(split, step, rank, ranks, len(prompts), episodes)
         args = trainer.args
         sampling = Sampling(
             temperature=args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p,

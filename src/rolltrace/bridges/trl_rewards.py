@@ -8,7 +8,14 @@ from typing import Any
 
 from rolltrace.bridges.guard import Guard, copied
 from rolltrace.bridges.recorded_run import require_run
-from rolltrace.bridges.trl_batch import Completion, Place, Places, Settings, unique_names, write_rollout
+from rolltrace.bridges.trl_batch import (
+    BatchPosition,
+    GroupNumbers,
+    Settings,
+    TrlCompletion,
+    unique_names,
+    write_rollout,
+)
 from rolltrace.errors import InputError
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.failure import Failure, failure_of
@@ -57,7 +64,7 @@ class RecordedRewards(list[RewardFunction]):
         self._run = run
         self._args = args
         self._env = env
-        self._places = Places.of_run(run)
+        self._numbers = GroupNumbers.of_run(run)
         self._batch: _ScoredBatch | None = None
         """The last batch that a function was called with."""
         self._guard = Guard("the completions of a reward function", "RecordedRewards.failed")
@@ -135,7 +142,7 @@ class RecordedRewards(list[RewardFunction]):
         if split != "train":
             num_generations = getattr(args, "num_generations_eval", None) or num_generations
         step = kwargs["trainer_state"].global_step
-        place = self._places.take(split, step, args.process_index, args.world_size, count, num_generations)
+        place = self._numbers.take(split, step, args.process_index, args.world_size, count, num_generations)
         return _ScoredBatch(place, kwargs["prompts"], kwargs["completions"], rows, len(self._settings.reward_names))
 
     def _write(self, batch: "_ScoredBatch", error: BaseException | Failure | None) -> None:
@@ -144,7 +151,7 @@ class RecordedRewards(list[RewardFunction]):
         batch.is_written = True
         for number, rewards in enumerate(batch.rewards):
             pairs = zip(rewards, self._settings.reward_weights, strict=False)
-            one = Completion(
+            one = TrlCompletion(
                 env=self._env,
                 row=batch.rows[number],
                 prompt=batch.prompts[number],
@@ -160,7 +167,7 @@ class _ScoredBatch:
 
     def __init__(
         self,
-        place: Place,
+        place: BatchPosition,
         prompts: Sequence[Any],
         completions: Sequence[Any],
         rows: list[dict[str, Any]],

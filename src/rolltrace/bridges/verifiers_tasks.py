@@ -47,7 +47,7 @@ def to_verifiers(
 
     `tasks` is a name as for `rolltrace run`, with `args`, or a `Tasks`. `roles` are the policies of other roles, such
     as `grader`: verifiers answers for the agent only. Make an environment of `taskset.config`, with the runtime
-    `subprocess`. Set `taskset.plays.iteration` in a training loop.
+    `subprocess`. Set `taskset.player.iteration` in a training loop.
     """
     if not isinstance(tasks, Tasks | str):
         raise InputError(f"Expected the name of an environment, or a Tasks, got {type(tasks).__name__}.")
@@ -55,10 +55,10 @@ def to_verifiers(
         require_run(run)
     vf = load_verifiers()
     loaded = load_env(tasks, args or {}) if isinstance(tasks, str) else tasks
-    plays = Plays(loaded, run, dict(roles or {}), limits, seed, split, iteration)
-    plays.check()
+    player = TaskPlayer(loaded, run, dict(roles or {}), limits, seed, split, iteration)
+    player.check()
     name = f"rolltrace_tasks_{next(_ids)}"
-    taskset_class, harness_class = _make_classes(vf, plays)
+    taskset_class, harness_class = _make_classes(vf, player)
     # verifiers finds a taskset and its harness by the name of a module that exports them.
     module = ModuleType(name, "A taskset that Rolltrace made.")
     module.__spec__ = ModuleSpec(name, None)
@@ -67,7 +67,7 @@ def to_verifiers(
     return taskset_class(vf.TasksetConfig(id=name))
 
 
-class Plays:
+class TaskPlayer:
     """How the tasks are played and recorded."""
 
     def __init__(
@@ -155,7 +155,7 @@ class _IndexedSink:
         return self._sink.begin(msgspec.structs.replace(header, index=self._index))
 
 
-def _make_classes(vf: Any, plays: Plays) -> tuple[Any, Any]:
+def _make_classes(vf: Any, player: TaskPlayer) -> tuple[Any, Any]:
     """The classes of a taskset and its harness, which need verifiers to be made."""
 
     class Data(vf.TaskData):  # type: ignore[misc]
@@ -173,12 +173,12 @@ def _make_classes(vf: Any, plays: Plays) -> tuple[Any, Any]:
     class Taskset(vf.Taskset[Task, vf.TasksetConfig]):  # type: ignore[misc]
         """The tasks of one environment."""
 
-        INFINITE = plays.tasks.count is None
+        INFINITE = player.tasks.count is None
 
         def load(self) -> Iterator[Any]:
-            count = plays.tasks.count
+            count = player.tasks.count
             for number in itertools.count() if count is None else range(count):
-                name = f"{plays.tasks.env}-{number}"
+                name = f"{player.tasks.env}-{number}"
                 yield Task(Data(name=name, number=number, prompt=f"{name}, played by Rolltrace"), self.config.task)
 
     class Harness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
@@ -191,10 +191,10 @@ def _make_classes(vf: Any, plays: Plays) -> tuple[Any, Any]:
         async def launch(
             self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: Any
         ) -> Any:
-            played = await plays.play(data.number, ctx.model, endpoint, secret, trace)
+            played = await player.play(data.number, ctx.model, endpoint, secret, trace)
             return _finish(vf, trace, played)
 
-    Taskset.plays, Taskset.harness = plays, Harness
+    Taskset.player, Taskset.harness = player, Harness
     return Taskset, Harness
 
 
