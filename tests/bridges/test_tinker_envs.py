@@ -17,6 +17,7 @@ from tinker_cookbook.rl.types import RLDatasetBuilder
 
 import rolltrace
 import rolltrace.envs.registry
+from rolltrace.bridges import tinker_group
 from rolltrace.bridges.tinker import to_tinker
 from rolltrace.errors import InputError
 from rolltrace.testing.noisy import NoisyPolicy
@@ -24,6 +25,14 @@ from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient,
 
 ROLES = {"grader": NoisyPolicy()}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "EXPRESSION"}}\n</tool_call>'
+
+
+@pytest.fixture(autouse=True)
+def undone():
+    """What a test records ends with the test: tests of the same process see tinker-cookbook as it is."""
+    yield
+    for recording in list(tinker_group._active):
+        recording.undo()
 
 
 @pytest.fixture
