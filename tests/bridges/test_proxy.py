@@ -216,13 +216,15 @@ async def test_who_may_use_it(upstream, run):
     assert sorted(one.status for one in recorded(run)) == ["error", "ok"]
 
 
-async def test_a_rollout_that_is_left_alone(upstream, run):
-    """A named rollout without requests ends by itself; at shutdown, the others do."""
+@pytest.mark.parametrize("model", ["m", "odd"])
+async def test_a_rollout_that_is_left_alone(upstream, run, model):
+    """A named rollout without requests ends by itself, whatever the answers were; at shutdown, the others do."""
     async with proxied(upstream, run, idle_seconds=0.05) as client:
-        async with ask(client, headers={"X-Rolltrace-Rollout": "idle"}) as response:
+        async with ask(client, model, headers={"X-Rolltrace-Rollout": "idle"}) as response:
             assert response.status == 200
-        while run.ledger.recorded == 0:  # noqa: ASYNC110 - only the ledger says so
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(30):
+            while run.ledger.recorded == 0:  # noqa: ASYNC110 - only the ledger says so
+                await asyncio.sleep(0.01)
     async with proxied(upstream, run) as client, ask(client, headers={"X-Rolltrace-Rollout": "open"}) as response:
         assert response.status == 200
     assert {one.id: one.stop_reason for one in recorded(run)} == {"idle": "idle", "open": "shutdown"}
@@ -261,14 +263,15 @@ def test_wrong_use(tmp_path):
 
 
 async def test_streams_that_are_read_at_their_end(upstream, run):
-    """A compressed stream is recorded, too, and one that cannot be understood is passed on."""
+    """A compressed stream is recorded, too; one that cannot be understood is passed on, and recorded as an error."""
     async with proxied(upstream, run) as client:
         async with ask(client, "squeezed 1", stream=True) as response:
             assert await response.read() == body_of(1)[0]
         async with ask(client, "odd", stream=True) as response:
             assert (await response.read()).endswith(body_of(1)[0])
-    first, *_ = recorded(run)
+    first, second = recorded(run)
     assert first.steps[0].trace.policy_response.content == body_of(1)[1]
+    assert (second.status, second.error.type, second.error.layer) == ("error", "AttributeError", "policy")
 
 
 async def test_cookies_stay_with_their_client(run):

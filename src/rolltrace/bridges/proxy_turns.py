@@ -9,7 +9,9 @@ from rolltrace.bridges.api_calls import ApiRequest, EventStream, decompress, rea
 from rolltrace.store.recorder import RolloutRecorder
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.failure import failure_of
 from rolltrace.trace.ids import new_id
+from rolltrace.trace.stop_reasons import Layer
 
 _log = logging.getLogger("rolltrace")
 _MAX_RECORDED = 64 << 20
@@ -81,9 +83,17 @@ class _RecordedTurn(Turn):
             self._record(None, seconds, error)
         else:
             is_partial = error is not None or self._size > _MAX_RECORDED
-            kind = self._headers.get("Content-Type", "")
-            answer = read_answer(self._text, kind) if self._events is None else self._events.answer
-            self._record(answer, seconds, error, is_partial=is_partial)
+            try:
+                answer = self._answer()
+            except Exception as failure:  # noqa: BLE001 - the server sent what no API has
+                self._record(None, seconds, failure_of(Layer.POLICY, failure))
+            else:
+                self._record(answer, seconds, error, is_partial=is_partial)
+
+    def _answer(self) -> Any:
+        if self._events is not None:
+            return self._events.answer
+        return read_answer(self._text, self._headers.get("Content-Type", ""))
 
     @property
     def _text(self) -> bytes:
