@@ -8,17 +8,19 @@ import random
 import signal
 import subprocess
 import sys
+import tracemalloc
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+import zstandard
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rolltrace
 from loopback import chat, serving
-from rolltrace.bridges.api_calls import EventStream
+from rolltrace.bridges.api_calls import EventStream, decompress
 from rolltrace.bridges.proxy import RecordingProxy
 from rolltrace.store.reader import RunReader
 
@@ -272,6 +274,19 @@ async def test_streams_that_are_read_at_their_end(upstream, run):
     first, second = recorded(run)
     assert first.steps[0].trace.policy_response.content == body_of(1)[1]
     assert (second.status, second.error.type, second.error.layer) == ("error", "AttributeError", "policy")
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+def test_an_answer_that_unpacks_to_much_more(encoding, compress):
+    """No more of it is unpacked than is recorded; of one that was cut, what came."""
+    packed = compress(random.Random(0).randbytes(1 << 20) + bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        assert len(decompress(packed, encoding, 2 << 20)) == 2 << 20
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert 0 < len(decompress(packed[: len(packed) // 2], encoding, 2 << 20)) < 1 << 20
 
 
 async def test_cookies_stay_with_their_client(run):

@@ -265,5 +265,5 @@ def decompress(data: bytes, encoding: str, most: int) -> bytes:
         if encoding in ("gzip", "deflate"):
             return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, most)
         if encoding == "zstd":
-            return zstandard.ZstdDecompressor().decompressobj().decompress(data)[:most]
+            return zstandard.ZstdDecompressor().stream_reader(data).read(most)
     return data
