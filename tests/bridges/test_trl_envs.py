@@ -305,6 +305,13 @@ def test_what_cannot_be_expressed_is_refused(tmp_path, env, message):
         make_trainer(tmp_path, OwnTasks(env)).train()
 
 
+def test_an_environment_by_its_name():
+    """As for `rolltrace run`."""
+    arguments = to_trl("calculator", count=3, eval_tasks="arithmetic", eval_count=2)
+    assert (len(arguments["train_dataset"]), len(arguments["eval_dataset"])) == (3, 2)
+    assert [function.__name__ for function in arguments["reward_funcs"]] == ["calculator"]
+
+
 def test_wrong_arguments_are_refused(tmp_path):
     """Each in one sentence, most of them before the training starts."""
 
@@ -312,7 +319,7 @@ def test_wrong_arguments_are_refused(tmp_path):
         seats = 2
 
     with pytest.raises(InputError, match="Expected tasks, such as"):
-        to_trl("arithmetic")
+        to_trl(5)
     with pytest.raises(InputError, match="Expected count=, because there is no end of tasks of arithmetic"):
         to_trl(ArithmeticTasks())
     with pytest.raises(InputError, match="Expected eval_count="):

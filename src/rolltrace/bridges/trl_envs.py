@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from rolltrace.bridges.stepping import SteppedGroup, SteppedRollout
 from rolltrace.bridges.trl_batch import GroupNumbers
 from rolltrace.bridges.trl_chat import Chat
+from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, make_builder
 from rolltrace.errors import ContextOverflowError, InputError
 from rolltrace.policies.policy import Completion, Policy, Request
@@ -23,28 +24,31 @@ Result = TypeVar("Result")
 
 
 def to_trl(
-    tasks: Tasks,
+    tasks: Tasks | str,
     *,
     run: Sink | None = None,
     count: int | None = None,
-    eval_tasks: Tasks | None = None,
+    eval_tasks: Tasks | str | None = None,
     eval_count: int | None = None,
     roles: Mapping[str, Policy] | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Keyword arguments for `GRPOTrainer`, to train on these tasks: datasets, `rollout_func` and `reward_funcs`.
+    """Keyword arguments for `GRPOTrainer`, to train on our environment, by its tasks or its name.
 
-    The runner plays, grades and records the groups as `play` does, and TRL samples the answers. `count` is the number
-    of tasks, and has to be given if there is no end of them. `roles` are the policies of graders and opponents. A row
-    of the dataset only names its task: the environment makes the prompt.
+    They are datasets, `rollout_func` and `reward_funcs`. The runner plays, grades and records the groups as `play`
+    does, and TRL samples the answers. `count` is the number of tasks, and has to be given if there is no end of them.
+    `roles` are the policies of graders and opponents. A row of the dataset only names its task: the environment makes
+    the prompt.
     """
     if run is not None and not callable(getattr(run, "begin", None)):
         raise InputError(f"Expected a run that is being written, such as from create_run, got {describe(run)}.")
     dataset = _load("datasets").Dataset
+    played = load_env(tasks) if isinstance(tasks, str) else tasks
+    evaluated = load_env(eval_tasks) if isinstance(eval_tasks, str) else eval_tasks
     sources: dict[str, tuple[Tasks, int]] = {}
     arguments: dict[str, Any] = {}
-    for split, source, wanted in (("train", tasks, count), ("eval", eval_tasks, eval_count)):
+    for split, source, wanted in (("train", played, count), ("eval", evaluated, eval_count)):
         if source is None:
             continue
         names = _task_names(split, source, wanted, roles, seed)
@@ -54,7 +58,7 @@ def to_trl(
     return {
         **arguments,
         "rollout_func": RolloutFunction(sources, run, roles, limits, seed),
-        "reward_funcs": [_reward_function(tasks.env)],
+        "reward_funcs": [_reward_function(played.env)],
     }
 
 
