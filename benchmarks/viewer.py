@@ -255,7 +255,7 @@ def growing_run(folder: Path, rate: int, seconds: float) -> list[dict[str, Any]]
             time.sleep(0.1)
         with serving(folder) as viewer:
             revision, busy, started = "", _cpu_seconds(viewer.process), time.perf_counter()
-            while time.perf_counter() - started < seconds:
+            while time.perf_counter() - started < seconds or (not ages and time.perf_counter() - started < 60.0):
                 now = json.loads(viewer.ask("revisions", []))["revisions"][RUN]
                 if now != revision:
                     newest = [("sort", "-started_at"), ("columns", "started_at"), ("limit", str(_PAGE))]
