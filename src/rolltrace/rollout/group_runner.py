@@ -33,15 +33,13 @@ from rolltrace.trace.stop_reasons import Layer, Status
 log = logging.getLogger(__name__)
 
 
-class GroupResult(msgspec.Struct, frozen=True):
-    """The result of playing a group."""
+class PlayedGroup:
+    """What can be said about a group that was played, whether its rollouts are at hand or only their outcomes."""
 
+    __slots__ = ()
     key: GroupKey
-    task: str
-    members: tuple[FinishedRollout, ...]
-    """The last attempt of each index, in the order of the indexes."""
-    failure: Failure | None = None
-    """Why the group as a whole does not count, if it does not."""
+    members: Sequence[Any]
+    failure: Failure | None
 
     @property
     def group(self) -> str:
@@ -58,6 +56,17 @@ class GroupResult(msgspec.Struct, frozen=True):
         if self.failure is not None:
             cause = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
             raise RolltraceError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {cause}")
+
+
+class GroupResult(PlayedGroup, msgspec.Struct, frozen=True):
+    """The result of playing a group."""
+
+    key: GroupKey
+    task: str
+    members: tuple[FinishedRollout, ...]
+    """The last attempt of each index, in the order of the indexes."""
+    failure: Failure | None = None
+    """Why the group as a whole does not count, if it does not."""
 
 
 class GroupRunner:

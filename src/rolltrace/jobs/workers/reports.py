@@ -4,7 +4,7 @@ from typing import Self
 
 import msgspec
 
-from rolltrace.rollout.group_runner import GroupResult
+from rolltrace.rollout.group_runner import GroupResult, PlayedGroup
 from rolltrace.rollout.rollout_end import FinishedRollout
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.failure import Failure
@@ -41,7 +41,7 @@ class MemberReport(msgspec.Struct, frozen=True):
         )
 
 
-class GroupReport(msgspec.Struct, frozen=True):
+class GroupReport(PlayedGroup, msgspec.Struct, frozen=True):
     """A group that a worker has played and recorded; as `GroupResult`, without the rollouts."""
 
     key: GroupKey
@@ -50,16 +50,6 @@ class GroupReport(msgspec.Struct, frozen=True):
     """The last attempt of each index, in the order of the indexes."""
     failure: Failure | None = None
     """Why the group as a whole does not count, if it does not."""
-
-    @property
-    def group(self) -> str:
-        """The name of the group, unique within the iteration."""
-        return self.key.group
-
-    @property
-    def rewards(self) -> list[float | None]:
-        """The reward of each member, or None if a member has no reward."""
-        return [member.reward for member in self.members]
 
     @classmethod
     def of(cls, result: GroupResult) -> Self:

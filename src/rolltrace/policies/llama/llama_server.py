@@ -253,7 +253,7 @@ class LlamaServers:
         return server
 
     def _start_here(self, settings: ServerSettings, ready: Future[AnyServer]) -> LlamaServer:
-        """The server of this process with these settings; it is started if there is none."""
+        """The server of this process with these settings, which is started unless it runs already."""
         with START_LOCK:
             if self._by_settings.get(settings) is not ready:
                 raise PolicyError("The embedded model was stopped before it was started.")
