@@ -1,5 +1,6 @@
 """A stand-in for the service of tinker: it samples what a function answers, and trains nothing."""
 
+import asyncio
 import itertools
 import threading
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy
 import tinker
 from tinker_cookbook import renderers, tokenizer_utils
+from tinker_cookbook.rl import rollouts
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -167,3 +169,16 @@ class ServiceClient:
     async def create_lora_training_client_async(self, model, rank, user_metadata=None):
         """The only training client."""
         return self.training_client
+
+
+def play(builder, policy, **settings):
+    """Play one group with tinker-cookbook; the exception if it raised."""
+    completer = rollouts.TinkerTokenCompleter(SamplingClient(policy), max_tokens=160)
+
+    async def main():
+        try:
+            return await rollouts.do_group_rollout(builder, completer, **settings)
+        except Exception as error:  # noqa: BLE001
+            return error
+
+    return asyncio.run(main())

@@ -39,7 +39,7 @@ from rolltrace.bridges.tinker import record
 from rolltrace.bridges.tinker_group import trainer
 from rolltrace.errors import InputError
 from rolltrace.trace.convert import as_message
-from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer
+from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer, play
 
 RENDERER = "qwen3_disable_thinking"
 
@@ -502,19 +502,6 @@ class Breaks(ArithmeticEnv):
         if not result.metrics["correct"]:
             raise ConnectionError("sandbox gone")
         return result
-
-
-def play(builder, policy, **settings):
-    """Play one group with tinker-cookbook; None if it raised."""
-    completer = rollouts.TinkerTokenCompleter(SamplingClient(policy), max_tokens=160)
-
-    async def main():
-        try:
-            return await rollouts.do_group_rollout(builder, completer, **settings)
-        except Exception as error:  # noqa: BLE001
-            return error
-
-    return asyncio.run(main())
 
 
 def test_failures_and_their_retries(run, seen):

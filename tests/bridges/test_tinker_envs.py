@@ -21,7 +21,7 @@ from rolltrace.bridges import tinker_group
 from rolltrace.bridges.tinker import to_tinker
 from rolltrace.errors import InputError
 from rolltrace.testing.noisy import NoisyPolicy
-from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer, make_tokenizer
+from tinker_service import CUT, MALFORMED, MODEL, ServiceClient, make_renderer, make_tokenizer, play
 
 ROLES = {"grader": NoisyPolicy()}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "EXPRESSION"}}\n</tool_call>'
@@ -149,19 +149,6 @@ def test_the_training_loop_plays_our_environments(tmp_path, monkeypatch, run, se
         assert {name for one in numbers for name in one} >= {"correct"}
     for one in datasets:
         one.undo()
-
-
-def play(builder, answers, **settings):
-    """Play one group with tinker-cookbook; the exception if it raised."""
-    completer = rollouts.TinkerTokenCompleter(SamplingClient(answers), max_tokens=64)
-
-    async def main():
-        try:
-            return await rollouts.do_group_rollout(builder, completer, **settings)
-        except Exception as error:  # noqa: BLE001
-            return error
-
-    return asyncio.run(main())
 
 
 def test_failures_and_retries(run, seen):
