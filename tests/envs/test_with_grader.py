@@ -106,10 +106,12 @@ def test_the_graders_replies_are_bounded(env):
 def test_the_other_environments_builder_is_left_alone():
     """What is changed is a copy."""
     stage = Stage(lambda _: None)
+    stage.reward_range = (0.0, 1.0)
     before = dict(vars(stage))
     graded = with_grader(stage, "rubric", ARGS, {"criteria": []}, grader=RUBRIC)
     assert (graded.env, graded.task, graded.grader) == ("rubric", "task", RUBRIC)
     assert (graded.env_args, graded.task_data) == (ARGS, {"criteria": []})
+    assert graded.reward_range is None  # the grade is added to the rewards
     assert vars(stage) == before
     assert (stage.env, stage.grader, stage.env_args) == ("stage", None, {})
 

@@ -125,6 +125,8 @@ async def test_things_that_are_no_envs():
         ("task", 3, "task to be a text"),
         ("episodes", 0, "at least 1"),
         ("seats", "2", "at least 1"),
+        ("reward_range", (1, 0), "the lowest first"),
+        ("reward_range", "01", "the lowest first"),
     ],
 )
 async def test_a_builder_without_a_name_or_a_number(field, value, message):

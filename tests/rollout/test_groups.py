@@ -103,6 +103,13 @@ async def test_a_retry_is_a_fresh_episode(tmp_path):
     assert len(stage.made) == 7
 
 
+async def test_a_member_that_was_retried_keeps_its_place(tmp_path):
+    """Members are in the order of their indexes, although the first was retried and ended last."""
+    stage = GradedStage(lambda _: Meddling(turns=2), episodes=3)
+    [group] = await play(tmp_path / "run", stage, Remembering(Flaky({0: 1})), retries=1)
+    assert [(member.index, member.attempt) for member in group.members] == [(0, 1), (1, 0), (2, 0)]
+
+
 async def test_a_member_that_every_retry_left_failed_counts_by_the_strategy(tmp_path):
     """With retries used up, `KeepViable` counts the members that are ok, and says why the group does not count."""
     stage = Stage(lambda _: Meddling(turns=2), episodes=2)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
-from rolltrace.graders.format_check import FORMAT_COEF, check_format_coef
+from rolltrace.graders.format_check import FORMAT_COEF, check_format_coef, reward_range_with_format
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
@@ -88,6 +88,7 @@ class ArithmeticTasks(Tasks):
             env_args=asdict(self),
             task_data={"number": number, "expression": expression.text, "answer": str(expression.value)},
             seed=task_seed,
+            reward_range=reward_range_with_format(self.format_coef),
         )
 
     def _example(self, rng: random.Random, question: Expression) -> tuple[Message, Message]:

@@ -101,6 +101,7 @@ class CalculatorTasks(Tasks):
             env_args=asdict(self),
             task_data={"expression": expression, "answer": answer},
             seed=task_seed,
+            reward_range=(0.0, 1.0),
         )
 
 

@@ -148,6 +148,11 @@ class EnvGroupBuilder(ABC):
     """The data of the task, for the record; no policy sees it."""
     seed: int | None = None
     """The seed that the task was drawn with."""
+    reward_range: tuple[float, float] | None = None
+    """The lowest and the highest reward of a rollout, with its grades; None if that is not known.
+
+    `rolltrace check` reports rewards outside of it. What limits of the runner charge is not part of it.
+    """
 
     @abstractmethod
     async def make_episode(self, number: int) -> Sequence[Env]:
@@ -205,6 +210,7 @@ class GroupFields(EnvGroupBuilder):
     env_args: Mapping[str, Any] = field(default_factory=dict)
     task_data: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    reward_range: tuple[float, float] | None = None
 
 
 @dataclass(kw_only=True)

@@ -87,6 +87,7 @@ class GuessNumberTasks(Tasks):
             env_args=args,
             task_data={"number": number, "target": target},
             seed=task_seed,
+            reward_range=(-float(self.max_turns), 1.0),
         )
 
 

@@ -17,7 +17,7 @@ from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, InputError, UnknownNameError
 from rolltrace.graders.answer_check import ANSWER_CHECKS, auto_score, extract_boxed, is_number
-from rolltrace.graders.format_check import FORMAT_COEF, check_format_coef
+from rolltrace.graders.format_check import FORMAT_COEF, check_format_coef, reward_range_with_format
 from rolltrace.graders.math_check import require_math_verify
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
@@ -153,6 +153,7 @@ class ProblemsTasks(Tasks):
                 "check": check,
             },
             seed=task_seed,
+            reward_range=reward_range_with_format(self.format_coef),
         )
 
     def _question(self, problem: ProblemRow) -> str:

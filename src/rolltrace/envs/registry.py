@@ -71,16 +71,18 @@ class EnvInfo(msgspec.Struct, frozen=True):
     """Why it cannot be used."""
 
 
-def load_env(spec: str, args: Mapping[str, Any] | None = None) -> Tasks:
+def load_env(spec: str, args: Mapping[str, Any] | None = None, name: str | None = None) -> Tasks:
     """The tasks of an environment: a built-in name, one that a package added, or `package.module:name`.
+
+    `name` is the name of an environment that has none of its own; by default the `spec`.
 
     Arguments may be text, as from a command line, or Python values. Modules are imported from
     `sys.path`; add the current directory to it if it should be searched.
     """
     family, colon, member = spec.partition(":")
     if colon and family in FAMILIES:
-        return as_tasks(functools.partial(_family(family), member), spec, args or {})
-    return as_tasks(import_object(_source(spec), "environment"), spec, args or {})
+        return as_tasks(functools.partial(_family(family), member), name or spec, args or {})
+    return as_tasks(import_object(_source(spec), "environment"), name or spec, args or {})
 
 
 def list_envs() -> list[EnvInfo]:

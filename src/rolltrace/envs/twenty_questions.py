@@ -179,6 +179,7 @@ class TwentyQuestionsTasks(Tasks):
                 "accept": list(row.accept),
                 "category": row.category,
             },
+            reward_range=(0.0, 1.0),
         )
 
 

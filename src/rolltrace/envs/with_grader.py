@@ -47,6 +47,7 @@ def with_grader(
         "env": own,
         "env_args": {**args, "env_args": inner_args or None},
         "task_data": {**builder.task_data, **task_data},
+        "reward_range": None,  # the grade is added to the env's rewards
         **graders,
     }
     return copy_builder(builder, f"as env of {own}", fields)

@@ -47,6 +47,15 @@ def _is_mapping(value: Any) -> bool:
     return type(value) is dict or isinstance(value, Mapping)
 
 
+def _is_range(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in value)
+        and value[0] <= value[1]
+    )
+
+
 def _are_names(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(map(is_name, value))
 
@@ -60,6 +69,7 @@ _BUILDER_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("a whole number or None", lambda value: value is None or _is_whole(value)),
     "env_args": ("a mapping", _is_mapping),
     "task_data": ("a mapping", _is_mapping),
+    "reward_range": ("two numbers, the lowest first, or None", _is_range),
 }
 
 

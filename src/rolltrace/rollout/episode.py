@@ -276,6 +276,7 @@ class Episode:
     def _rollout_builder(self, seat: int, policy: Policy, attempt: int) -> RolloutBuilder:
         builder, key, sink = self._builder, self._key, self._settings.sink
         several = builder.seats > 1
+        low, high = builder.reward_range or (None, None)
         header = Header(
             id=new_id(),
             run=sink.run,
@@ -296,6 +297,8 @@ class Episode:
             policy_version=policy.version,
             tags=tuple(builder.tags),
             started_at=utc_now(),
+            reward_min=None if low is None else float(low),
+            reward_max=None if high is None else float(high),
         )
         try:
             return sink.begin(header)

@@ -95,6 +95,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     """The session that recorded it: one opening of the run for writing."""
     started_at: Timestamp
+    reward_min: Omittable[Float | None] = None
+    """The lowest reward that the environment gives, if its builder declares it; a limit may charge more."""
+    reward_max: Omittable[Float | None] = None
+    """The highest reward that the environment gives, if its builder declares it."""
 
     @property
     def identity(self) -> Identity:

@@ -18,7 +18,7 @@ from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Grade
 
-_COPIED_FIELDS = ("env", "task", "tags", "seats", "env_args", "task_data", "seed")
+_COPIED_FIELDS = ("env", "task", "tags", "seats", "env_args", "task_data", "seed", "reward_range")
 
 
 class ProbedBuilder(EnvGroupBuilder):
