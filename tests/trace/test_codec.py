@@ -18,6 +18,7 @@ from rolltrace.trace.codec import (
     verify_checksum,
 )
 from rolltrace.trace.failure import Failure
+from rolltrace.trace.field_types import record_fields
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
@@ -212,7 +213,7 @@ def test_the_line_of_a_draft_is_the_line_of_its_rollout():
     assert encode_rollout(decode_rollout(LINE)) == LINE
     record = strict(LINE)
     assert list(record) == [
-        *(name for name in Rollout.__struct_encode_fields__ if name != "ended_before_first_turn"),
+        *(field.written_name for field in record_fields(Rollout) if not field.omits_default),
         "crc",
     ]
     assert record["messages"] == [{"role": m.role, "content": m.content} for m in (QUESTION, ANSWER)]

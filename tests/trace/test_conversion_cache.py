@@ -54,6 +54,21 @@ def test_values_that_are_equal_but_not_the_same_are_told_apart(before, after):
     assert repr(first[0].other) != repr(second[0].other)
 
 
+def test_an_edit_in_place_is_seen():
+    """A message that its owner has changed is converted again, and what was converted before stays."""
+    freezer = ConversionCache([])
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    history = [{"role": "user", "content": "old"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    first = freezer.convert(history)
+    history[0]["content"] = "new"
+    call["function"]["arguments"] = "[]"
+    second = freezer.convert(history)
+    assert [(both[0].content, both[1].tool_calls[0].arguments) for both in (first, second)] == [
+        ("old", "{}"),
+        ("new", "[]"),
+    ]
+
+
 @pytest.mark.parametrize("again", [lambda history: history, copy.deepcopy, lambda history: history[1:]])
 def test_what_has_not_changed_is_the_same_message(again):
     """Messages are converted once: kept objects, copies at the same place and shorter histories give the same ones."""

@@ -406,3 +406,11 @@ def test_lines_are_strict_json():
     """The whole line is JSON as the standard defines it: no NaN, no Infinity, no line feed inside."""
     line = strict(one_step(env_state={"n": math.nan, "t": "a\nb\u2028"}).encode(outcome()).data)
     assert line["steps"][0]["env_state"] == {"n": {"$float": "NaN"}, "t": "a\nb\u2028"}
+
+
+@given(st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT | st.floats() | st.integers(), max_size=3) | TEXT, max_size=4))
+def test_maps_of_maps_are_copied_as_a_walk_copies_them(values):
+    """The quick way for small maps of flat maps gives what the walk gives, and shares no map with the original."""
+    walked, copied = to_json_value(values, "", []), to_json_mapping(values, "", [])
+    assert copied == (walked if copied.keys() != {"value"} or walked.keys() == {"value"} else {"value": walked})
+    assert all(value is not values.get(key) for key, value in copied.items() if isinstance(value, dict))

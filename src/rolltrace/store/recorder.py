@@ -21,20 +21,18 @@ from rolltrace.store.recorder_inputs import (
     as_usage,
     check_header,
     check_step_fields,
-    copy_or_unique,
-    is_identical_value,
 )
 from rolltrace.trace.api_response import unpack_response
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.coerce import with_non_numeric
 from rolltrace.trace.conversion_cache import ConversionCache
-from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.convert import as_message
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.ids import new_id
 from rolltrace.trace.json_numbers import as_number
-from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Outcome
 from rolltrace.trace.score import Grade
 from rolltrace.trace.sink import Sink
@@ -70,18 +68,10 @@ class RolloutRecorder:
         on_late: Callable[[str], object],
     ) -> None:
         fields: dict[str, Any] = {**header_fields}
-        for name in ("env", "task", "group", "index"):
-            if name not in fields:
-                raise InputError(
-                    f"Expected {name}= of the rollout, got nothing: pass {name}=, which identifies the rollout."
-                )
         fields.setdefault("id", new_id())
         fields.setdefault("started_at", utc_now())
         check_header(fields)
-        try:
-            header = Header(run=sink.run, session=sink.session, **fields)
-        except TypeError as error:
-            raise InputError(f"Expected only fields of a rollout's header: {error}.") from error
+        header = Header(run=sink.run, session=sink.session, **fields)
         self.id: str = header.id
         """The id of the rollout, which scores refer to."""
         self._sink = sink
@@ -93,8 +83,6 @@ class RolloutRecorder:
         self._rollout_builder = sink.begin(header)
         self._conversions = ConversionCache(self._rollout_builder.notes)
         self._policy_version = header.policy_version
-        self._tools: tuple[ToolSpec, ...] = ()
-        self._last_tools: Any = ()
         self._has_prompt = False
         self._is_ahead = False
         """Whether messages were added that the last complete history does not have."""
@@ -172,9 +160,8 @@ class RolloutRecorder:
             termination = unpacked.termination if termination is None else termination
             parse_error = unpacked.parse_error if parse_error is None else parse_error
             usage = unpacked.usage if usage is None else usage
-            extra = with_non_numeric(
-                {} if extra is None else extra, {"api_response": unpacked.facts} if unpacked.facts else {}
-            )
+            facts = {"api_response": unpacked.facts} if unpacked.facts else {}
+            extra = with_non_numeric({} if extra is None else extra, facts)
         else:
             response = as_assistant(response)
         if usage is None and tokens is not None:
@@ -189,7 +176,7 @@ class RolloutRecorder:
             extra=extra,
             metrics=metrics,
             logs=logs,
-            tools=() if tool_list is _NO_TOOLS else self._frozen_tools(tool_list),
+            tools=() if tool_list is _NO_TOOLS else self._conversions.convert_tools(tool_list),
             sampling=as_sampling(sampling, rollout_builder.notes),
             termination=termination,  # type: ignore[arg-type]
             parse_error=parse_error,
@@ -316,9 +303,7 @@ class RolloutRecorder:
 
         Attached in the order of the steps, they take the least space. If the step has no `usage`, it gets theirs.
         """
-        if self._is_late("attach_tokens"):
-            return
-        if not self._records:
+        if self._is_late("attach_tokens") or not self._records:
             return
         steps = range(len(self._rollout_builder.rewards))
         try:
@@ -406,13 +391,6 @@ class RolloutRecorder:
             self._rollout_builder.replace(self._conversions.convert(history, path))
         else:
             self._rollout_builder.append_history(appended)
-
-    def _frozen_tools(self, tools: Iterable[Any]) -> tuple[ToolSpec, ...]:
-        """Convert the tools, unless they are equal to those of the step before."""
-        if not is_identical_value(tools, self._last_tools):
-            self._tools = tuple(as_tool(tool, "tools", self._rollout_builder.notes) for tool in tools)
-            self._last_tools = copy_or_unique(tools)
-        return self._tools
 
     def _is_late(self, method: str) -> bool:
         """Whether the rollout has ended; then the call of this method is counted."""

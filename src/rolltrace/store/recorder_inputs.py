@@ -3,7 +3,6 @@
 import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from datetime import datetime
 from typing import Any, Required, TypedDict, cast
 
@@ -24,6 +23,7 @@ _NUMBERED = ("task", "group")
 """These may also be whole numbers, such as row numbers of a data set; they are recorded as digits."""
 _NEGATIVE = ("seed",)
 """Whole numbers that may be negative."""
+_REQUIRED = ("env", "task", "group", "index")
 _SET_IN_HEADER = ("v", "run", "session")
 _SET_IN_STEP = ("step", "env_reward")
 """Fields that the recorder sets itself."""
@@ -52,11 +52,16 @@ class RolloutFields(TypedDict, total=False):
     policy_version: int | str | None
     tags: Sequence[str]
     started_at: datetime
+    reward_min: float | None
+    """The range of the rewards that the environment gives; `rolltrace check` reports others."""
+    reward_max: float | None
 
 
 def check_header(fields: dict[str, Any]) -> None:
-    """Raise `InputError` for a field of the wrong type; numbers of other libraries become ints, tags a tuple."""
+    """Raise `InputError` for a missing or wrong field; numbers of other libraries become ints, tags a tuple."""
     known = field_by_name(Header)
+    if missing := [name for name in _REQUIRED if name not in fields]:
+        raise InputError(f"Expected {missing[0]}= of the rollout, got nothing: pass it, it identifies the rollout.")
     for name, value in fields.items():
         if name not in known or name in _SET_IN_HEADER:
             accepted = ", ".join(field for field in known if field not in _SET_IN_HEADER)
@@ -262,19 +267,3 @@ def as_usage(value: Any, notes: list[Note]) -> Usage | None:
         return None
     notes.append(Note("usage", f"expected counts of tokens, got {describe(value)}: left out"))
     return None
-
-
-def is_identical_value(one: Any, other: Any) -> bool:
-    """Whether two values are equal and have the same repr (unlike 1 and True). False if they cannot be compared."""
-    try:
-        return bool(one == other) and repr(one) == repr(other)
-    except Exception:  # noqa: BLE001 - as above
-        return False
-
-
-def copy_or_unique(value: Any) -> Any:
-    """A deep copy, or a unique object if the value cannot be copied."""
-    try:
-        return deepcopy(value)
-    except Exception:  # noqa: BLE001 - as above
-        return object()

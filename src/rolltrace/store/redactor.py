@@ -63,11 +63,11 @@ class Redactor:
             self._await_grade(rollout_builder, line.conversation.text._replace(rollout=rollout_builder.id))
         return line
 
-    def encode_score(self, score: Score) -> EncodedRecord:
-        """A late fact about a rollout or a group, as much of it as is recorded of that."""
+    def encode_score(self, score: Score, quotes: Sequence[TextSource] = ()) -> EncodedRecord:
+        """A late fact about a rollout or a group, as much of it as is recorded of that; calls may quote `quotes`."""
         if self._recording.calls is False and score.calls:
             score = replace(score, calls=())
-        sources = self._sources_of(score.group) if score.calls else []
+        sources = [*quotes, *self._sources_of(score.group)] if score.calls else []
         blobs = _carried(_said_in(score.calls)) if score.calls else {}
         transform = self._transforms[self._level_of(score)]
         if transform is None:

@@ -1,12 +1,13 @@
 """Freezes the history of a caller who keeps changing it."""
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
-from rolltrace.trace.convert import as_message, fast_copy, fast_message
+from rolltrace.trace.convert import as_message, as_tool, fast_copy, fast_message
 from rolltrace.trace.freeform import MAX_DEPTH, Note
 from rolltrace.trace.json_numbers import MAX_BITS
-from rolltrace.trace.message import Message
+from rolltrace.trace.message import Message, ToolSpec
 
 
 class ConversionCache:
@@ -16,7 +17,7 @@ class ConversionCache:
     depth, by anybody, is seen.
     """
 
-    __slots__ = ("_by_id", "_copies", "_frozen", "_in_order", "_notes")
+    __slots__ = ("_by_id", "_copies", "_frozen", "_in_order", "_last_tools", "_notes", "_tools")
 
     def __init__(self, notes: list[Note]) -> None:
         self._notes = notes
@@ -25,6 +26,8 @@ class ConversionCache:
         self._copies: list[Any] = []
         """What each message was, as long as comparing with it tells all."""
         self._frozen: list[Message] = []
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._last_tools: Any = ()
 
     def convert(self, history: Iterable[Any], path: str = "messages") -> list[Message]:
         """The history as it is now; the list is the caller's."""
@@ -51,6 +54,18 @@ class ConversionCache:
             return as_message(response, "response", self._notes)
         seen = self._by_id[id(response)] = _see(response, "response", self._notes)
         return seen.message
+
+    def convert_tools(self, tools: Iterable[Any]) -> tuple[ToolSpec, ...]:
+        """The tools as they are now; what is equal, with the same repr (unlike 1 and True), is not converted again."""
+        last, self._last_tools = self._last_tools, None
+        try:
+            is_same = bool(tools == last) and repr(tools) == repr(last)
+            self._last_tools = last if is_same else deepcopy(tools)
+        except Exception:  # noqa: BLE001 - an owner's object may do anything when compared or copied
+            is_same = False
+        if not is_same:
+            self._tools = tuple(as_tool(tool, "tools", self._notes) for tool in tools)
+        return self._tools
 
     def _is_start_of(self, history: list[Any]) -> bool:
         """Whether the history starts as the one before was: one comparison tells it for all that is old."""

@@ -61,14 +61,36 @@ class Placeholder(dict[str, str]):
     """What stands for a value that could not be kept, as it is read from a record; written again it is the same."""
 
 
+_FEW_VALUES = 100
+_FEW_CHARACTERS = 10_000
+"""Larger maps are walked, which counts what is too much."""
+
+
 def to_json_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
     """A user's mapping as a fresh dict of plain JSON values, sharing nothing that can change."""
-    if type(values) is dict and is_flat(values):
-        return dict(values)
+    if type(values) is dict:
+        if is_flat(values):
+            return dict(values)
+        if (copied := _copy_flat_maps(values)) is not None:
+            return copied
     plain = to_json_value(values, path, notes)
     if type(plain) is dict and not (_is_marker(plain) and not next(iter(plain)).startswith("$$")):
         return plain
     return {"value": plain}
+
+
+def _copy_flat_maps(values: dict[Any, Any]) -> dict[str, Any] | None:
+    """A copy of a small map whose values are flat, or small flat maps, such as the data of a grade; else None."""
+    maps = {key: value for key, value in values.items() if type(value) is dict}
+    others = {key: None if key in maps else value for key, value in values.items()}
+    if not is_flat(others) or not all(map(is_flat, maps.values())):
+        return None
+    parts = [others, *maps.values()]
+    text = sum(len(value) for part in parts for value in part.values() if type(value) is str)
+    keys = sum(map(len, parts))
+    if keys > _FEW_VALUES or text > _FEW_CHARACTERS:
+        return None
+    return {key: dict(maps[key]) if key in maps else value for key, value in values.items()}
 
 
 def is_flat(values: dict[Any, Any]) -> bool:
