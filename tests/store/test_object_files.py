@@ -6,6 +6,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -13,10 +14,13 @@ from object_store import BUCKET, record
 from rolltrace.cli.app import cli
 from rolltrace.errors import InputError, RunNotFoundError, StorageError
 from rolltrace.query.compact import compact
+from rolltrace.query.list_numbers import stamp_files
 from rolltrace.query.run import open_run
 from rolltrace.store import object_files
+from rolltrace.store.ledger import encode_ledger
 from rolltrace.store.object_address import ObjectAddress, as_path, is_address
 from rolltrace.store.object_files import ObjectFiles
+from rolltrace.store.reader import RunReader
 from rolltrace.viewer.open_runs import RunFolder
 from viewing import viewing
 
@@ -38,6 +42,15 @@ def test_addresses_are_paths():
     )  # fmt: skip
     assert isinstance(run, ObjectAddress)
     assert not any(map(is_address, ("runs/s3:/x", "s3:", "s3x://bucket", Path("/s3:/bucket"))))
+
+
+@pytest.mark.parametrize(
+    "url", ["s3:///runs/x", "S3://bucket/run", Path("file:///runs/x"), "gcs://bucket/run", "s3://"]
+)
+def test_other_urls_are_no_paths(url):
+    """A run is not recorded in a directory named `s3:` because the bucket, or the right scheme, is missing."""
+    with pytest.raises(InputError, match="Expected a path, or an address such as s3://bucket/run"):
+        as_path(url)
 
 
 def test_without_the_extra_a_command_says_what_to_install(monkeypatch):
@@ -92,6 +105,27 @@ def test_several_runs_are_one_and_a_folder_is_listed(store, tmp_path):
     assert names == {"a", "b", "below/c"}
 
 
+def test_many_runs_are_listed_at_once(store, tmp_path):
+    """A statement over many runs lists each folder once, many at a time, and a pattern opens some of the runs."""
+    for name in ("a-0", "a-1", "a-2", "b-0"):
+        record(tmp_path / name, 4)
+        store.upload(tmp_path / name, f"patterns/{name}")
+    unanswered = []
+
+    def fault(method, path, number):
+        unanswered.append(sum(size == 0 for _, _, size in store.requests))
+        return "slow"
+
+    with open_run(f"s3://{BUCKET}/patterns/a-*") as runs:
+        assert len(runs.paths) == 3
+        store.requests.clear()
+        store.fault = fault
+        assert runs.sql("select count(distinct run), count(*) from rollouts").fetchall() == [(3, 12)]
+    listings = [path for _, path, _ in store.requests if path == f"/{BUCKET}"]
+    assert len(listings) == 6, "rollouts and scores of each"
+    assert max(unanswered) > 1
+
+
 def test_a_growing_run_is_followed(store, tmp_path, monkeypatch):
     """What is uploaded after a run was opened is read by the next statement, and changes its revision."""
     monkeypatch.setattr(object_files, "LISTING_SECONDS", 0.0)
@@ -129,6 +163,34 @@ def test_listings_are_reused(store, tmp_path):
         assert len(files.list_files("rollouts")) == 1
         assert files.size(f"rollouts/{files.list_files('rollouts')[0].name}") > 0
     assert len(store.requests) == 1
+
+
+def test_a_ledger_that_was_replaced_since_the_listing_is_read(store, monkeypatch):
+    """A ledger is replaced by a longer or shorter one, and read whole although the listing has another size."""
+    monkeypatch.setattr(object_files, "LISTING_SECONDS", 60.0)
+    address = f"s3://{BUCKET}/replaced/one"
+    record(address, 3)
+    monkeypatch.setattr(ObjectFiles, "_forget_listing", lambda self, name: None)  # as if another machine replaced it
+    with open_run(address) as run:
+        [ledger] = run.ledgers().values()
+        files = ObjectFiles(address)
+        [file] = files.list_files("ledger")
+        for recorded in (3_000, 30):
+            newer = msgspec.structs.replace(ledger, recorded=recorded, dispatched=recorded)
+            files.put(f"ledger/{file.name}", encode_ledger(newer))
+            assert RunReader(address).ledgers() == {ledger.session: newer}
+        assert run.problems == ()
+
+
+def test_an_object_of_the_same_size_and_second_is_another_one(store):
+    """The time of an object has whole seconds, so its tag tells whether it was replaced."""
+    files = ObjectFiles(f"s3://{BUCKET}/tags/one")
+    entries = []
+    for data in (b"one", b"two"):
+        files.put("ledger/x", data)
+        [entry] = files.list_files("ledger")
+        entries.append((entry.tag, stamp_files(files.path).files))
+    assert all(first != second for first, second in zip(*entries, strict=True))
 
 
 @pytest.mark.parametrize("fault", ["500", "lost", "partial", "slow"])

@@ -4,10 +4,12 @@ import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -20,6 +22,8 @@ from rolltrace.query.run import open_run
 from rolltrace.store import object_files, upload
 from rolltrace.store.create import create_run
 from rolltrace.store.object_files import ObjectFiles
+from rolltrace.store.reader import RunReader
+from waiting import until
 
 pytestmark = pytest.mark.core
 
@@ -94,6 +98,49 @@ def test_flush_returns_after_the_upload(store):
                 assert (ledger.recorded, ledger.not_uploaded, ledger.closed) == (count, 0, False)
 
 
+def test_files_are_uploaded_in_the_order_in_which_they_were_written(tmp_path):
+    """Also when the number of a segment has more digits than those before it."""
+    names = ["a-999999.jsonl", "a-999999.jsonl.zst", "a-1000000.jsonl", "a-1000001.jsonl.zst"]
+    for name in (*names, ".a-5.jsonl"):
+        (tmp_path / name).touch()
+    assert [path.name for path in upload._in_order(tmp_path)] == names
+
+
+def test_after_a_failure_only_a_flush_uploads_for_a_while(store, monkeypatch):
+    """A store that fails is not asked every few seconds; what waits is uploaded by the next flush."""
+    monkeypatch.setattr(object_files, "_RETRIES", {**object_files._RETRIES, "max_retries": 0})
+    monkeypatch.setattr(upload, "UPLOAD_SECONDS", 0.1)
+    object_files.forget_connections()
+    address = f"s3://{BUCKET}/paused/one"
+    with create_run(address) as run:
+        store.fault = lambda method, path, number: "500"
+        first = add(run, "g0")
+        assert not run.flush()
+        store.fault = lambda method, path, number: ""
+        store.requests.clear()
+        second = add(run, "g1")
+        time.sleep(2.5)
+        assert [path for method, path, _ in store.requests if "/rollouts/" in path] == []
+        assert run.flush()
+        assert sorted(stored_ids(address)) == sorted([first, second])
+
+
+def test_blobs_are_uploaded_before_the_lines_that_refer_to_them(store, user_cache):
+    """So that a reader never misses one; a session uploads each once, and then deletes it from the spool."""
+    address = f"s3://{BUCKET}/blobs/one"
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+    with create_run(address) as run:
+        for index in range(2):
+            with run.rollout(env="sums", task="t", group="g", index=index) as one:
+                one.step(prompt=[{"role": "user", "content": [picture]}], response="2", reward=1.0)
+            assert run.flush()
+    folders = [path.split("/")[4] for method, path, _ in store.requests if method == "PUT" and path.count("/") == 5]
+    assert [folder for folder in folders if folder != "ledger"] == ["blobs", "rollouts", "rollouts"]
+    [file] = ObjectFiles(address).list_files("blobs")
+    assert RunReader(address).blob(file.name) == b"hello"
+    assert not list((user_cache / "rolltrace" / "spool").rglob("blobs/*"))
+
+
 def test_uploads_cost_at_most_three_times_the_bytes(store):
     """A flush after each rollout uploads less than three times what is recorded, in few files."""
     address = f"s3://{BUCKET}/often/one"
@@ -141,6 +188,30 @@ def test_an_outage_is_counted_and_overcome(store, user_cache, quick_retries):
         store.fault = lambda method, path, number: ""
         assert run.flush()
     assert stored_ids(address) == [first, second]
+
+
+def test_a_spool_that_is_deleted_is_made_again(store, user_cache, monkeypatch):
+    """What waited there is counted as not uploaded, and what is recorded later is uploaded."""
+    monkeypatch.setattr(upload, "UPLOAD_SECONDS", 60.0)
+    address = f"s3://{BUCKET}/deleted/spool"
+    with create_run(address) as run:
+        first = add(run, "first")
+        assert run.flush()
+        shutil.rmtree(user_cache / "rolltrace" / "spool")
+        second = add(run, "second")
+        assert run.flush()
+        assert not run.ledger.sync_failed  # nothing waited
+        add(run, "lost")
+        until(lambda: run.ledger.recorded == 3)
+        shutil.rmtree(user_cache / "rolltrace" / "spool")
+        assert not run.flush()
+        third = add(run, "third")
+    assert (run.ledger.dropped, set(run.ledger.sync_failed)) == ({}, {"ENOENT"})
+    [ledger] = RunReader(address).ledgers().values()
+    assert (ledger.recorded, ledger.not_uploaded) == (4, 1)
+    with open_run(address) as reading:
+        assert {row[0] for row in reading.sql("select id from every_rollout")} == {first, second, third}
+    assert spooled(user_cache) == []
 
 
 def test_a_full_spool_drops_and_counts(store, quick_retries, monkeypatch):
@@ -266,19 +337,33 @@ def test_late_uploads_of_a_dead_machine_do_not_count(store, user_cache, tmp_path
     """Rollouts that were resumed elsewhere stay those that count when the first machine uploads its own later."""
     address = f"s3://{BUCKET}/machines/one"
     with create_run(address) as run:
-        run.flush()
         store.fault = lambda method, path, number: "500"
         first = add(run, "g0")
     store.fault = lambda method, path, number: ""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with create_run(address, join=True, continues=[run.session]) as resumed:
+    sessions = RunReader(address).ledgers().keys()
+    with create_run(address, join=True, continues=sessions) as resumed:
         second = add(resumed, "g0")
     assert stored_ids(address) == [second]
     monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache))
     create_run(address, join=True, continues=()).close()
     assert sorted(stored_ids(address)) == sorted([first, second])
     with open_run(address) as reader:
-        assert reader.sql("select id from rollouts").fetchall() == [(second,)]
+        assert reader.sql("select id, collides from rollouts").fetchall() == [(second, False)]
+
+
+def test_a_session_whose_first_ledger_cannot_be_uploaded_does_not_begin(store, quick_retries):
+    """Others could not name it when they resume the run, and its rollouts would collide with theirs."""
+    address = f"s3://{BUCKET}/unknown/one"
+    store.fault = lambda method, path, number: "500" if "/ledger/" in path else ""
+    with pytest.raises(StorageError, match=f"Cannot write a run at {address}: its ledger cannot be uploaded"):
+        create_run(address)
+    store.fault = lambda method, path, number: ""
+    record(address, 2, join=True, continues=())
+    assert len(stored_ids(address)) == 2
+    with create_run(f"{address}-off", trace="off") as run:
+        add(run, "g0")
+    assert ObjectFiles(f"{address}-off").list_files("ledger") == []
 
 
 def test_a_ledger_at_an_address_is_not_followed(store):

@@ -62,7 +62,11 @@ def create_run(
     except OSError as error:
         kind = InputError if error.errno in _BAD_PATH_ERRNOS else StorageError
         raise kind(f"Cannot write a run at {folder}: {error.strerror or error}. Choose another path.") from error
-    return RunWriter(folder, info, recording, continued, handle_sigterm=handle_sigterm)
+    writer = RunWriter(folder, info, recording, continued, handle_sigterm=handle_sigterm)
+    if is_address(folder) and writer.records and not writer.ledger_is_stored():
+        writer.close()
+        raise StorageError(f"Cannot write a run at {folder}: its ledger cannot be uploaded. Try again, with join=True.")
+    return writer
 
 
 def unused_run_path(folder: str | Path, name: str) -> Path:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from rolltrace.errors import ChecksumError, RecordError
+from rolltrace.errors import ChecksumError, RecordError, RolltraceError
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
 from rolltrace.store.run_files import RunFiles
@@ -282,7 +282,8 @@ def decode_lines(
 
 def record_read_error(location: LineLocation, error: Exception) -> ReadError:
     """The read error for a line that cannot be decoded, or is no longer there."""
-    return ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, str(error), kind=read_error_kind(error))
+    message = str(error) if isinstance(error, RolltraceError) else f"Expected a record: {error}."
+    return ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, message, kind=read_error_kind(error))
 
 
 def line_error(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:

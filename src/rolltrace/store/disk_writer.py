@@ -117,6 +117,8 @@ class SegmentCompressor:
 class DiskWriter:
     """The files of one session. File errors do not raise: they are counted by reason and logged once."""
 
+    clock = staticmethod(time.monotonic)
+
     def __init__(
         self,
         path: Path,
@@ -162,7 +164,7 @@ class DiskWriter:
 
     def sync_if_due(self) -> None:
         """Sync if the last sync was long enough ago."""
-        now = time.monotonic()
+        now = self.clock()
         if now >= self._due:
             self._due = now + SYNC_SECONDS
             self.sync()
@@ -176,6 +178,11 @@ class DiskWriter:
             self._sync_segment(segment)
         self._write_ledger()
         self._sync_segment(self._ledger)
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether a ledger was stored, so that others know of the session."""
+        return self._last_ledger is not None
 
     def close(self) -> None:
         """Write the final ledger, close the files, and wait for segments that are being compressed."""
@@ -315,7 +322,7 @@ class DiskWriter:
         else:
             self.ledger_is_missing = False
             self._last_ledger = ledger
-            self._ledger_written_at = time.monotonic()
+            self._ledger_written_at = self.clock()
 
     def _append_ledger(self, line: bytes) -> None:
         try:

@@ -5,7 +5,10 @@ import re
 from pathlib import Path, PosixPath
 from typing import Self
 
+from rolltrace.errors import InputError
+
 _ADDRESS = re.compile(r"(s3|gs|az):/{1,2}(?=[^/])")  # `Path("s3://bucket")` is `s3:/bucket`
+_OTHER_URL = re.compile(r"(s3[an]?|gs|gcs|az|abfss?|https?|file|hf):(/|$)", re.IGNORECASE)
 
 
 class ObjectAddress(PosixPath):
@@ -47,5 +50,9 @@ def store_variables(path: Path) -> tuple[str, ...]:
 
 
 def as_path(path: str | Path) -> Path:
-    """The path, as an `ObjectAddress` if it is one."""
-    return ObjectAddress(path) if is_address(path) else Path(path)
+    """The path, as an `ObjectAddress` if it is one. Raises `InputError` for another URL, or one without a bucket."""
+    if is_address(path):
+        return ObjectAddress(path)
+    if _OTHER_URL.match(str(path)):
+        raise InputError(f"Expected a path, or an address such as s3://bucket/run (or gs://, az://), got {path}.")
+    return Path(path)

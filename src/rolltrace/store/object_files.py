@@ -2,14 +2,17 @@
 
 import contextlib
 import errno
+import itertools
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rolltrace.errors import InputError
 from rolltrace.store.object_address import ObjectAddress, is_address, store_variables
@@ -20,7 +23,14 @@ LISTING_SECONDS = 1.0
 READ_AHEAD_BYTES = 8 << 20
 """How much one request gets of a file that is read from one end to the other."""
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _MAX_LISTINGS = 4_096
+_REQUESTS_AT_ONCE = 16
+_LEDGERS = "ledger/"  # as in layout.py, which imports this module
+_MAX_LEDGER_BYTES = 1 << 16
+"""A ledger that was uploaded by its writer has one line; one that was copied may be longer."""
 _CONNECT_SECONDS = 5
 _REQUEST_SECONDS = 30
 _RETRY_SECONDS = 15
@@ -34,6 +44,7 @@ _REASONS = (
     ("NoSuchBucket", "there is no such bucket"),
     ("AccessKey", "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     ("/latest/", "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    ("403 Forbidden", f"access is denied: {_ACCESS}"),
     ("404 Not Found", "there is no such bucket or folder"),
     ("error sending request", "the server cannot be reached"),
     ("timed out", "the server did not answer in time"),
@@ -74,10 +85,7 @@ class ObjectFiles(RunFiles):
             found = _client().list_with_delimiter(self._store, self._key(folder) or None)
         listing = Listing(
             sorted(one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"]),
-            sorted(
-                FileEntry(one["path"].rpartition("/")[2], one["size"], int(one["last_modified"].timestamp() * 1e9))
-                for one in found["objects"]
-            ),
+            sorted(map(_entry, found["objects"])),
         )
         if len(_listings) >= _MAX_LISTINGS:
             _listings.clear()
@@ -157,6 +165,11 @@ class ObjectFiles(RunFiles):
             raise OSError(errno.EIO, _reason(str(error), self.path.bucket), place) from error
 
 
+def _entry(found: Any) -> FileEntry:
+    changed = int(found["last_modified"].timestamp() * 1e9)
+    return FileEntry(found["path"].rpartition("/")[2], found["size"], changed, tag=found["e_tag"] or "")
+
+
 class ObjectFile(RunFile):
     """A file of an object store that is open: consecutive reads get more than was asked for."""
 
@@ -164,6 +177,10 @@ class ObjectFile(RunFile):
         super().__init__(files, name)
         self._start = 0
         self._data = b""
+        if name.startswith(_LEDGERS) and self.size < _MAX_LEDGER_BYTES:
+            # The only files that do not grow but are replaced, so the size of a listing may be that of another one.
+            self._data = files.read(name, 0, _MAX_LEDGER_BYTES)
+            self.size = len(self._data)
 
     def read(self, start: int, length: int) -> bytes:
         """Some bytes; fewer at the end of the file."""
@@ -180,6 +197,8 @@ _lock = threading.Lock()
 _is_forked = False
 _listings: dict[str, tuple[float, Listing]] = {}
 """By address of a folder, when it was listed, and what was there."""
+_held = threading.local()
+"""In a thread inside `listed_at_once`, since when."""
 
 
 def _unpickled_files(address: str, settings: dict[str, str]) -> ObjectFiles:
@@ -190,7 +209,32 @@ def _unpickled_files(address: str, settings: dict[str, str]) -> ObjectFiles:
 
 def _fresh_listing(place: str) -> Listing | None:
     listed_at, listing = _listings.get(place, (0.0, None))
-    return listing if listing is not None and time.monotonic() - listed_at < LISTING_SECONDS else None
+    oldest = min(time.monotonic() - LISTING_SECONDS, getattr(_held, "since", math.inf))
+    return listing if listing is not None and listed_at >= oldest else None
+
+
+@contextlib.contextmanager
+def listed_at_once(runs: Iterable[RunFiles], folders: Collection[str]) -> Iterator[None]:
+    """List these folders of all runs that are in object stores, many at once; in the block, the listings are reused."""
+    remote = [files for files in runs if isinstance(files, ObjectFiles)]
+    if len(remote) <= 1:
+        yield
+        return
+    before = getattr(_held, "since", math.inf)
+    _held.since = min(before, time.monotonic())
+    try:
+        map_requests(lambda place: place[0].existing(place[1]), list(itertools.product(remote, folders)))
+        yield
+    finally:
+        _held.since = before
+
+
+def map_requests(action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """The results of an action for many items, in their order; the requests of several are under way at once."""
+    if len(items) <= 1:
+        return [action(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), _REQUESTS_AT_ONCE)) as pool:
+        return list(pool.map(action, items))
 
 
 def files_of(run: str | Path | RunFiles) -> RunFiles:

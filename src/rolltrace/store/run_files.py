@@ -21,6 +21,8 @@ class FileEntry(NamedTuple):
     """When it was last modified, in ns."""
     is_regular: bool = True
     """Whether it is a regular file, and not a directory, a link or a pipe."""
+    tag: str = ""
+    """Of an object: changes with its contents, also within the second that its time of modification has."""
 
 
 class RunFiles(ABC):

@@ -1,8 +1,8 @@
 """Records a run in an object store: lines are written to a local spool, and its files are uploaded."""
 
 import contextlib
+import errno
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +34,14 @@ MAX_UPLOAD_RATIO = 3
 """How many bytes are uploaded at most for each byte that is recorded: segments are closed early to ensure it."""
 UPLOAD_SECONDS = 2.0
 """How often files are uploaded while lines arrive."""
+MAX_UPLOAD_SECONDS = 10.0
+"""How often in a session that is old, or one of many, so that a run has fewer objects, and they can be listed."""
+AGE_FRACTION = 1 / 600
+"""A session that is older waits for this fraction of its age."""
+UPLOADS_PER_SECOND = 50
+"""How many sessions may upload in one second; if there are more, each waits longer."""
+COUNT_SECONDS = 60.0
+"""How long after its start a session counts the others, and then after twice that, and so on."""
 RETRY_SECONDS = 30.0
 """How long after a failure only `flush` and `close` upload; lines wait in the spool."""
 SPOOL_BYTES = 4 << 30
@@ -62,9 +70,16 @@ class UploadingDiskWriter(DiskWriter):
         self._waiting_bytes = 0
         """How much was recorded since the last upload."""
         self._uploaded_rollouts = 0
+        self._deleted_rollouts = 0
+        """Rollouts that were in the spool when it was deleted."""
         self._uploaded_ledger: Ledger | None = None
         self._ledger_uploaded_at = 0.0
         self._next_upload = 0.0
+        self._sessions = 1
+        """How many sessions write the run, when they were counted last."""
+        self._count_seconds = COUNT_SECONDS
+        self._opened_at = self.clock()
+        self._next_count = self._opened_at + COUNT_SECONDS
 
     def write(self, lines: Sequence[QueuedLine]) -> None:
         """Append lines to the spool, unless too much waits there."""
@@ -79,7 +94,7 @@ class UploadingDiskWriter(DiskWriter):
 
     def sync_if_due(self) -> None:
         """Sync the spool every second, and upload every few seconds."""
-        now = time.monotonic()
+        now = self.clock()
         if now >= self._due:
             self._due = now + SYNC_SECONDS
             if self._make_spool():
@@ -92,6 +107,11 @@ class UploadingDiskWriter(DiskWriter):
         if self._make_spool():
             super().sync()
         self._upload()
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether a ledger was uploaded, so that others know of the session."""
+        return self._uploaded_ledger is not None
 
     def close(self) -> None:
         """Upload everything with the final ledger, and remove the spool; what cannot be uploaded stays in it."""
@@ -112,7 +132,9 @@ class UploadingDiskWriter(DiskWriter):
         self._upload_ledger()
 
     def _make_spool(self) -> bool:
-        """Whether there is a spool, which is made when it is first needed."""
+        """Whether there is a spool, which is made when it is first needed, and again if it was deleted."""
+        if self._has_spool and not self._lock.path.exists():
+            self._handle_deleted_spool()
         while not self._has_spool:
             try:
                 for folder in FOLDERS:
@@ -125,6 +147,15 @@ class UploadingDiskWriter(DiskWriter):
                 self._count_sync_failure(error)
                 break
         return self._has_spool
+
+    def _handle_deleted_spool(self) -> None:
+        """Count what waited there as never uploaded: other code has deleted the cache directory."""
+        self._lock.release()
+        self._has_spool = False
+        self._sizes.clear()
+        self._deleted_rollouts = self._counter.ledger(self._run, self._session).recorded - self._uploaded_rollouts
+        if self._waiting_bytes:
+            self._count_sync_failure(FileNotFoundError(errno.ENOENT, "The spool was deleted", str(self._spool)))
 
     def _close_segment(self, path: Path) -> None:
         """It is compressed when it is uploaded."""
@@ -146,12 +177,24 @@ class UploadingDiskWriter(DiskWriter):
                 self._upload_segments(folder)
         except OSError as error:
             self._count_sync_failure(error)
-            self._next_upload = time.monotonic() + RETRY_SECONDS
+            self._next_upload = self.clock() + RETRY_SECONDS
         else:
-            self._uploaded_rollouts = recorded
+            self._uploaded_rollouts = recorded - self._deleted_rollouts
             self._waiting_bytes = 0
-            self._next_upload = time.monotonic() + UPLOAD_SECONDS
+            self._next_upload = self.clock() + self._upload_seconds()
         self._upload_ledger()
+
+    def _upload_seconds(self) -> float:
+        """How long to wait until the next upload: longer if the session is old, or one of many."""
+        now = self.clock()
+        if now >= self._next_count:
+            self._count_seconds *= 2
+            self._next_count = now + self._count_seconds
+            ledgers = [file.changed for file in self._files.existing(LEDGER)]
+            alive = max(ledgers, default=0) - COUNT_SECONDS * 1e9
+            self._sessions = sum(changed >= alive for changed in ledgers)
+        seconds = max(self._sessions / UPLOADS_PER_SECOND, (now - self._opened_at) * AGE_FRACTION, UPLOAD_SECONDS)
+        return min(seconds, MAX_UPLOAD_SECONDS)
 
     def _upload_segments(self, folder: str) -> None:
         """Upload the segments of a folder in order, and close the open one if it is large or cost too many bytes."""
@@ -186,7 +229,7 @@ class UploadingDiskWriter(DiskWriter):
         """Upload the last line of the ledger, which is the only one that counts."""
         ledger = self._current_ledger()
         ledger = replace(ledger, not_uploaded=ledger.recorded - self._uploaded_rollouts)
-        last, now = self._uploaded_ledger, time.monotonic()
+        last, now = self._uploaded_ledger, self.clock()
         is_changed = last is None or replace(ledger, written_at=last.written_at) != last
         if not is_changed and now - self._ledger_uploaded_at < HEARTBEAT_SECONDS:
             return

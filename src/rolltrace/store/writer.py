@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, Unpack
@@ -25,6 +26,7 @@ from rolltrace.store.write_queue import QueuedLine, WriteQueue
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import as_text, describe
 from rolltrace.trace.ids import new_id
+from rolltrace.trace.quote import TextSource
 from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
@@ -159,12 +161,12 @@ class RunWriter:
         for observer in self.observers:
             observer.rollout_ended(rollout_builder.header)
 
-    def write_score(self, score: Score) -> None:
-        """Record a score."""
+    def write_score(self, score: Score, quotes: Sequence[TextSource] = ()) -> None:
+        """Record a score. Its calls are stored without text that they have in common with the rollouts in `quotes`."""
         if not self.records:
             return
         try:
-            line = self._redactor.encode_score(score)
+            line = self._redactor.encode_score(score, quotes)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._disk_writer.count_loss("scores_dropped", type(error).__name__, "a score", error)
             self._count_if_closed()
@@ -229,6 +231,11 @@ class RunWriter:
         losses, before = self._counter.losses, getattr(self._reported_losses, "losses", 0)
         self._reported_losses.losses = losses
         return losses == before
+
+    def ledger_is_stored(self) -> bool:
+        """Whether others know of this session: its ledger is stored, so that a session that resumes can name it."""
+        self.flush()
+        return self._disk_writer.has_ledger
 
     def close(self) -> None:
         """Flush, write the final ledger and close the files. The ledger shows what is still in flight.
