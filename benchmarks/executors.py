@@ -4,13 +4,14 @@ Times are those of the second iteration, without the start of the workers. The w
 Ray is measured if it is installed.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
 
 EPISODES = 4
+_ACTOR = b"ray::RolltraceWorker"
 
 
 class Computing(Env):
@@ -124,16 +126,16 @@ def measure_cost(groups: int, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def measure_memory(rollouts: int) -> list[dict[str, Any]]:
-    """The resident size of this process and of its two workers, after each quarter of the rollouts."""
-    groups = rollouts // EPISODES
+def measure_memory(rollouts: int, executor: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The resident size of this process and of its two workers, after each of four iterations."""
+    groups = rollouts // EPISODES // 4
     rows = []
 
     def look(_: Any) -> None:
         nonlocal played
         played += 1
-        if played % (groups // 4) == 0:
-            sizes = [_resident_mb(process) for process in _children(os.getpid())]
+        if played % groups == 0:
+            sizes = [_resident_mb(process) for process in _workers()]
             row = {"rollouts": played * EPISODES, "this process, MB": _resident_mb(os.getpid())}
             rows.append({**row, "largest worker, MB": max(sizes, default=0.0)})
 
@@ -141,7 +143,7 @@ def measure_memory(rollouts: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         rolltrace.play(
             ComputingTasks(0), "scripted:noisy", out=Path(folder) / "run", groups=groups, group_size=EPISODES,
-            workers=2, on_group=look,
+            iterations=4, workers=2, on_group=look, **executor,
         )  # fmt: skip
     return rows
 
@@ -152,9 +154,19 @@ def _resident_mb(process: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def _children(process: int) -> Iterable[int]:
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+def _workers() -> Iterable[int]:
+    """The worker processes of this process, or the actors of the cluster that it has started."""
+    descendants = list(_descendants(os.getpid()))
+    names = {process: Path(f"/proc/{process}/cmdline").read_bytes() for process in descendants}
+    return [process for process, name in names.items() if b"multiprocessing.spawn" in name or _ACTOR in name]
+
+
+def _descendants(process: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):  # it has just ended
+        for task in Path(f"/proc/{process}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -168,8 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = {
         "Envs that compute": measure_speed(groups, rounds),
         "Cost of a group": measure_cost(many, rounds),
-        "Memory of two workers": measure_memory(rollouts),
+        "Memory of two workers": measure_memory(rollouts, {}),
     }
+    if importlib.util.find_spec("ray") is not None:
+        tables["Memory of two Ray actors"] = measure_memory(rollouts, {"ray": True})
     report = {
         "benchmark": "executors", **measure.machine(), "figures": tables,
         "parameters": {"groups": groups, "groups of the cost": many, "rollouts": rollouts, "rounds": rounds},

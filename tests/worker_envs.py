@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -22,11 +23,11 @@ class SumEnv(Env):
 
     async def initial_observation(self) -> Observation:
         (self.folder / f"pid-{os.getpid()}").touch()
-        return Observation([Message("user", f"What is {self.number} + {self.index}? End with Answer: X")])
+        return Observation([Message("user", f"What is {self.number} + 1? End with Answer: X")])
 
     async def step(self, completion: Completion) -> StepResult:
         await self._misbehave()
-        is_right = completion.message.content.endswith(f"Answer: {self.number + self.index}")
+        is_right = completion.message.content.endswith(f"Answer: {self.number + 1}")
         return StepResult(float(is_right), done=True)
 
     async def _misbehave(self) -> None:
@@ -44,6 +45,17 @@ class SumEnv(Env):
             time.sleep(100)  # noqa: ASYNC251 - an env that blocks
         elif self.kind == "raise":
             raise ValueError("this env fails")
+        elif self.kind == "raise unusual":
+            raise BaseException("this env fails")
+        elif self.kind == "interrupt" and self.index == 0:
+            raise KeyboardInterrupt
+        elif self.kind == "kill late" and self.index == 0:
+            threading.Timer(0.03, os._exit, [3]).start()
+        elif self.kind == "fork and kill" and self.index == 0:
+            if os.fork() == 0:
+                time.sleep(10)  # noqa: ASYNC251 - the forked process, which has the worker's connection
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
         elif self.kind == "slow":
             await asyncio.sleep(0.6)
         else:
@@ -61,6 +73,14 @@ class SumGroup(EnvGroupBuilder):
 
     async def make_episode(self, number: int) -> tuple[Env]:
         return (SumEnv(self.number, self.kind, Path(self.folder), number),)
+
+
+class OddGroup(SumGroup):
+    """Its task is no Unicode text."""
+
+    def __init__(self, number: int, episodes: int, kind: str, folder: str) -> None:
+        super().__init__(number, episodes, kind, folder)
+        self.task = "\ud800"
 
 
 class Sums(Tasks):

@@ -42,7 +42,8 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     is_flag=False,
     flag_value="",
     metavar="[ADDRESS]",
-    help="Play in a Ray cluster, with --workers actors: that at ADDRESS, or the one that Ray finds or starts.  "
+    help="Play in a Ray cluster, with --workers actors: that at ADDRESS, or the one that Ray finds or starts. Needs "
+    "the extra ray.  "
     "[default: --workers is the number of processors of the cluster]",
 )
 @click.option(
@@ -52,7 +53,11 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     metavar="KEY=VALUE",
     help='An option of Ray for each actor, such as num_cpus=2 or resources={"fast": 1}; repeatable.',
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The path of the new run, or an address such as s3://bucket/run; by default a new name in runs/.",
+)
 @click.option(
     "--trace",
     "level",
@@ -154,7 +159,7 @@ def run(
 
     options["ray"] = options["ray"] or options["ray"] is not None  # without an address it is empty
     options["ray_options"] = _parse_ray_options(options["ray_options"])
-    policy, roles = _parse_policies(policies)
+    policy, roles = parse_policies(policies)
     env_args = parse_arguments(args, "--arg")
     if resume is not None:
         _reject_options(context)
@@ -253,7 +258,7 @@ def _is_default(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE
 
 
-def _parse_policies(specs: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
+def parse_policies(specs: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
     """Parse `[ROLE=]SPEC`: the spec of the policy, if there is one, and the specs of other roles."""
     roles: dict[str, str] = {}
     for spec in specs:

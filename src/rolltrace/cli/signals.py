@@ -30,8 +30,10 @@ class InterruptedExit(SystemExit):
 
 
 @contextlib.contextmanager
-def exit_on_signal(path: Path, hint: str = "") -> Iterator[None]:
-    """Exit with code 1 after Ctrl-C and 143 after SIGTERM, and print where the run is, if there is one."""
+def exit_on_signal(
+    path: Path, hint: str = "", recorded: str = "The rollouts in flight are recorded as cancelled"
+) -> Iterator[None]:
+    """Exit with code 1 after Ctrl-C and 143 after SIGTERM; print what was recorded and where, if there is a run."""
     # Lazy, because `--help` does not need it.
     from rolltrace.jobs.signal_handling import SIGTERM_EXIT_CODE
     from rolltrace.store.layout import is_run
@@ -48,7 +50,7 @@ def exit_on_signal(path: Path, hint: str = "") -> Iterator[None]:
         return
     with contextlib.suppress(OSError):  # the terminal may be gone
         if is_run(path):
-            click.echo(f"{outcome}. The rollouts in flight are recorded as cancelled in {path}.{hint}", err=True)
+            click.echo(f"{outcome}. {recorded} in {path}.{hint}", err=True)
         else:
             click.echo(f"{outcome}. Nothing was recorded.", err=True)
     raise InterruptedExit(code)

@@ -61,6 +61,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     """The address of a Ray cluster, or True for the one that Ray finds or starts; None or False: without Ray."""
     ray_options: Mapping[str, Any] = {}
     """Options of the actors, such as `num_cpus`."""
+    return_rollouts: bool = False
+    """Whether workers send the rollouts back, too."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

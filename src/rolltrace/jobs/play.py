@@ -61,6 +61,7 @@ def play(
     workers: int | None = None,
     ray: bool | str | None = None,
     ray_options: Mapping[str, Any] | None = None,
+    return_rollouts: bool = False,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play and record, and return when everything is done; the arguments are those of `play_async`.
@@ -69,7 +70,7 @@ def play(
     the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
     has its default action, `SystemExit(143)`.
     """
-    executor = ExecutorSettings(workers, ray, ray_options or {})
+    executor = ExecutorSettings(workers, ray, ray_options or {}, return_rollouts)
     job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, executor, plan)
     return run_blocking(job.play)
 
@@ -89,6 +90,7 @@ async def play_async(
     workers: int | None = None,
     ray: bool | str | None = None,
     ray_options: Mapping[str, Any] | None = None,
+    return_rollouts: bool = False,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
@@ -100,13 +102,14 @@ async def play_async(
     With `workers`, that many processes of this machine play, with the concurrency divided among them. With `ray`, they
     are actors of the Ray cluster at that address (True: the one that Ray finds or starts), by default one for each
     processor, and `ray_options` are options of the actors. Policies, group builders and a redaction function are
-    pickled then, and `on_group` gets a `GroupReport` without the rollouts.
+    pickled then, and `on_group` gets a `GroupReport`, whose members have ids, rewards and errors. With
+    `return_rollouts` they also have the whole `rollout`, as in one process.
 
     `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
     the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
     `InputError` is raised unless `force` is set.
     """
-    executor = ExecutorSettings(workers, ray, ray_options or {})
+    executor = ExecutorSettings(workers, ray, ray_options or {}, return_rollouts)
     job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, executor, plan)
     return await job.play(ActivePlay())
 
@@ -195,7 +198,7 @@ class PlayJob(msgspec.Struct, frozen=True):
                     self.resumption.require_only_session(writer.session)
                 if self.log_to:
                     log_metrics(writer, self.log_to)
-                setup = WorkerSetup(writer, self.policy, self.roles, self.plan)
+                setup = WorkerSetup(writer, self.policy, self.roles, self.plan, self.executor.return_rollouts)
                 async with self.executor.open(setup, Roles(policy, roles)) as executor:
                     summary = await play_into(tasks, self.plan, writer, executor, self.on_group, open_play, iterations)
         return complete_summary(summary, executor, writer)

@@ -66,14 +66,17 @@ class SummaryCounter:
         self._statuses: Counter[str] = Counter()
         self._stop_reasons: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
-        self._rewards: list[float] = []
+        self._rewarded = 0
+        self._total_reward = 0.0
 
     def add(self, result: GroupResult | GroupReport) -> None:
         """Count a group."""
         rewards = [reward for reward in result.rewards if reward is not None]
         self._groups += 1
         self._without_reward += not rewards
-        self._rewards.extend(rewards)
+        self._rewarded += len(rewards)
+        for reward in rewards:
+            self._total_reward += reward
         for member in result.members:
             self._rollouts += 1
             self._statuses[str(member.status)] += 1
@@ -94,8 +97,8 @@ class SummaryCounter:
             statuses=dict(self._statuses),
             stop_reasons=dict(self._stop_reasons),
             errors=dict(self._errors.most_common(_MAX_ERRORS)),
-            mean_reward=sum(self._rewards) / len(self._rewards) if self._rewards else None,
-            rewarded=len(self._rewards),
+            mean_reward=self._total_reward / self._rewarded if self._rewarded else None,
+            rewarded=self._rewarded,
             seconds=time.perf_counter() - self._started,
             ledger=ledger,
         )

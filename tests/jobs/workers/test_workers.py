@@ -13,16 +13,18 @@ import pytest
 
 import rolltrace
 from rolltrace.check.check_run import check_run
-from rolltrace.errors import InputError
+from rolltrace.errors import InputError, WorkerError
+from rolltrace.jobs import executors
 from rolltrace.jobs.plan import Plan
 from rolltrace.jobs.workers.group_worker import GroupWorker, SentGroup, WorkerSetup
+from rolltrace.jobs.workers.local_worker import LocalWorkers
 from rolltrace.jobs.workers.reports import Ended, GroupReport
 from rolltrace.jobs.workers.worker_executor import split_concurrency
 from rolltrace.query.run_state import RunState, run_state
 from rolltrace.store.recording import Recording
 from rolltrace.trace.score import GroupKey
 from waiting import is_running, until
-from worker_envs import SumGroup, Sums
+from worker_envs import OddGroup, SumGroup, Sums
 
 TESTS = Path(__file__).parents[2]
 
@@ -34,8 +36,8 @@ def table(path):
         return [str(row) for row in run.sql(sql)]
 
 
-def play(tmp_path, special=":", out="run", **settings):
-    tasks = Sums(str(tmp_path), special)
+def play(tmp_path, special=":", out="run", builder=SumGroup, **settings):
+    tasks = Sums(str(tmp_path), special, builder)
     return rolltrace.play(tasks, "scripted:noisy", out=tmp_path / out, **{"groups": 12, "workers": 2, **settings})
 
 
@@ -76,6 +78,22 @@ def test_workers_play_the_same_rollouts(tmp_path):
         assert len(list(run.sql("select distinct session from rollouts"))) == 2
 
 
+def test_whole_rollouts_return_if_they_are_asked_for(tmp_path):
+    """They equal those of the run, with the scores of their group; without, one sentence says how to get them."""
+    reports = []
+    settings = {"policy": "scripted:noisy", "workers": 2, "groups": 3, "on_group": reports.append}
+    rolltrace.play("preference", out=tmp_path / "run", return_rollouts=True, **settings)
+    with rolltrace.open_run(tmp_path / "run") as run:
+        for member in (member for report in reports for member in report.members):
+            recorded = run.get(member.id)
+            assert (member.rollout, member.rollout.scores) == (recorded, recorded.scores)
+            assert member.rollout.reward == member.reward
+            assert member.rollout.scores
+    rolltrace.play("preference", out=tmp_path / "small", **settings)
+    with pytest.raises(InputError, match="Expected return_rollouts=True where workers play"):
+        _ = reports[-1].members[0].rollout
+
+
 def test_groups_of_a_worker_that_dies_are_played_again(tmp_path):
     """What was in flight is played again with the same attempt, supersedes what was left of it, and is counted."""
     play(tmp_path, out="alone", workers=None)
@@ -94,12 +112,15 @@ def test_groups_of_a_worker_that_dies_are_played_again(tmp_path):
 
 def test_a_group_that_kills_three_workers_is_a_recorded_failure(tmp_path):
     """It is not tried again, also when the run is resumed, and takes no other group with it."""
-    summary = play(tmp_path, "3:kill", retries=1)
+    reports = []
+    summary = play(tmp_path, "3:kill", retries=1, on_group=reports.append, return_rollouts=True)
     assert summary.workers_lost == 3
     assert summary.statuses == {"ok": 44, "error": 4}
     [(message, count)] = summary.errors.items()
     assert "runner · WorkerError: 3 workers died while they played this group" in message
     assert (count, summary.groups_without_reward, summary.ledger.complete) == (4, 1, True)
+    [members] = [report.members for report in reports if report.group == "3"]
+    assert [member.rollout.error.type for member in members] == ["WorkerError"] * 4
     require_sound(tmp_path / "run", 48)
     with rolltrace.open_run(tmp_path / "run") as run:
         assert set(run.sql("select attempt, error_layer from rollouts where status = 'error'")) == {(0, "runner")}
@@ -112,6 +133,70 @@ def test_groups_beside_one_that_kills_its_worker_are_played(tmp_path):
     summary = rolltrace.play(tasks, "scripted:noisy", out=tmp_path / "run", groups=3, workers=1)
     assert (summary.workers_lost, summary.statuses) == (3, {"ok": 8, "error": 4})
     require_sound(tmp_path / "run", 12)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "interrupt",
+        pytest.param("kill late", marks=pytest.mark.slow),
+        pytest.param("fork and kill", marks=pytest.mark.slow),
+    ],
+)
+def test_a_group_that_ends_its_worker_in_an_unusual_way_is_a_recorded_failure(tmp_path, kind):
+    """The worker closes its session, or dies after the group has ended, or leaves a process with its connection."""
+    summary = play(tmp_path, f"1:{kind}", groups=3, group_size=2, workers=1)
+    assert (summary.workers_lost, summary.statuses) == (3, {"ok": 4, "error": 2})
+    require_sound(tmp_path / "run", 6)
+
+
+def test_every_string_of_an_env_may_return(tmp_path):
+    """A name that is no Unicode text is sent back as in one process."""
+    names = {}
+    for workers in (None, 1):
+        reports = []
+        play(tmp_path, out=f"run-{workers}", builder=OddGroup, groups=1, workers=workers, on_group=reports.append)
+        names[workers] = [report.task for report in reports]
+    assert names[1] == names[None] == ["\ud800"]
+
+
+class DoomedWorkers(LocalWorkers):
+    """Worker processes of which some are killed at their start."""
+
+    def __init__(self, doomed):
+        self.doomed = doomed
+        self.workers = []
+
+    def start(self, setup, on_event):
+        self.workers.append(worker := super().start(setup, on_event))
+        if self.doomed(len(self.workers)):
+            worker.kill()
+        return worker
+
+
+def test_replacements_that_die_at_their_start_are_replaced(tmp_path, monkeypatch):
+    """Where a machine with several workers is lost, the first replacements may be started on it, too."""
+    kind = DoomedWorkers(lambda number: number in {4, 5, 6})
+    monkeypatch.setattr(executors, "LocalWorkers", lambda: kind)
+
+    def lose_all(report):
+        if report.group == "5":
+            for worker in kind.workers[:3]:
+                worker.kill()
+
+    summary = play(tmp_path, workers=3, groups=40, concurrency=12, on_group=lose_all)
+    assert (summary.workers_lost, summary.rollouts, summary.succeeded) == (3, 160, True)
+    require_sound(tmp_path / "run", 160)
+
+
+def test_a_worker_that_can_never_start_is_given_up(tmp_path, monkeypatch, caplog):
+    """After three starts, while another one plays; the play does not wait for it."""
+    kind = DoomedWorkers(lambda number: number != 1)
+    monkeypatch.setattr(executors, "LocalWorkers", lambda: kind)
+    summary = play(tmp_path)
+    assert (summary.workers_lost, summary.rollouts, summary.succeeded) == (0, 48, True)
+    assert len(kind.workers) == 4
+    assert "3 workers could not start; the last one was killed by signal 9. The others play without it." in caplog.text
 
 
 def test_failures_of_the_env_raise_the_attempt(tmp_path):
@@ -235,6 +320,12 @@ def test_an_error_in_a_worker_is_raised(tmp_path):
         rolltrace.play(Sums(str(tmp_path)), policy, out=tmp_path / "run", workers=2)
     with rolltrace.open_run(tmp_path / "run") as run:
         assert all(ledger.closed for ledger in run.ledgers().values())
+
+
+def test_an_exception_of_an_env_that_is_no_failure_is_raised(tmp_path):
+    """One that does not derive from `Exception` ends the play, as in one process."""
+    with pytest.raises(WorkerError, match="BaseException: this env fails"):
+        play(tmp_path, "1:raise unusual", groups=2, workers=1)
 
 
 def test_a_program_without_a_guard_is_told_so(tmp_path):

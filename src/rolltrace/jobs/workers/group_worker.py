@@ -39,6 +39,8 @@ class WorkerSetup:
     roles: Mapping[str, str | Policy]
     plan: Plan
     """With the worker's part of the concurrency."""
+    return_rollouts: bool = False
+    """Whether the reports of groups have the rollouts."""
 
 
 class SentGroup(NamedTuple):
@@ -126,10 +128,13 @@ class GroupWorker:
     async def _play(self, group: SentGroup) -> None:
         try:
             result = await self.runner.play_group(group.builder, group.key, self._episode_ended)
-        except Exception as error:  # noqa: BLE001 - the process that plays raises it
+            report = GroupReport.of(result, with_rollouts=self._setup.return_rollouts)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise  # this process ends
+        except BaseException as error:  # noqa: BLE001 - the process that plays raises it
             self._emit(failed(error))
             return
-        self._unrecorded[group.number] = GroupReport.of(result)
+        self._unrecorded[group.number] = report
         self._must_flush.set()
         self._emit(Ended(group.number))
         asyncio.get_running_loop().call_soon(self._start_waiting)  # when this task is done

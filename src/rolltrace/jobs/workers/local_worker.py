@@ -18,6 +18,8 @@ from rolltrace.jobs.workers.worker_main import CANCEL, END, WorkerMain
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _EXIT_SECONDS = 5.0
 """How long a worker may take to end after it has closed its session."""
+_POLL_SECONDS = 1.0
+"""How often to look whether a worker is alive that sends nothing."""
 
 
 class LocalWorkers:
@@ -88,11 +90,18 @@ class LocalWorker:
 
     def _receive_all(self) -> None:
         with contextlib.suppress(EOFError, OSError):
-            while True:
+            while self._is_receiving():
                 self._post(*decode_events(self._connection.recv_bytes()))
         self._process.join(_EXIT_SECONDS)
         self._post(None)
         self._requests.put(None)
+
+    def _is_receiving(self) -> bool:
+        """Wait for events. False if the process has ended: a process that an env forked may hold its connection."""
+        while not self._connection.poll(_POLL_SECONDS):
+            if not self._process.is_alive():
+                return self._connection.poll()
+        return True
 
     def _post(self, *events: Event | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

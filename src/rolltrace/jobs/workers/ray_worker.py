@@ -133,6 +133,7 @@ class RayWorker:
                     self._on_event(self, event)
         except Exception as error:  # noqa: BLE001 - Ray has many errors for an actor that has gone
             self._why_lost = f"was lost: {' '.join(str(error).split())[:300]}"
+            self.kill()  # only the connection may be lost, and its groups are played again
         self._tasks[0].cancel()
         self._on_event(self, None)
 

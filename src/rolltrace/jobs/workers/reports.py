@@ -1,13 +1,16 @@
-"""What a worker sends back: small reports of groups, never the rollouts themselves, which are in the run."""
+"""What a worker sends back: small reports of groups, with the rollouts themselves only if they were asked for."""
 
-from typing import Self
+import pickle
+from typing import Self, cast
 
 import msgspec
 
+from rolltrace.errors import InputError
 from rolltrace.rollout.group_runner import GroupResult, PlayedGroup
 from rolltrace.rollout.rollout_end import FinishedRollout
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.failure import Failure
+from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Status
 
@@ -25,9 +28,21 @@ class MemberReport(msgspec.Struct, frozen=True):
     error: Failure | None = None
     """What failed, without its traceback."""
     grade_failure: Failure | None = None
+    pickled: bytes | None = None
+    """The pickled rollout, with `return_rollouts`."""
+
+    @property
+    def rollout(self) -> Rollout:
+        """A new copy of the record with its scores. Raises `InputError` without `return_rollouts`."""
+        if self.pickled is None:
+            raise InputError(
+                f"Expected return_rollouts=True where workers play, to get rollouts; open_run(…).get('{self.id}') "
+                "reads this one."
+            )
+        return cast("Rollout", pickle.loads(self.pickled))  # noqa: S301 - from a worker of this process
 
     @classmethod
-    def of(cls, member: FinishedRollout) -> Self:
+    def of(cls, member: FinishedRollout, *, with_rollout: bool) -> Self:
         """The report of a finished rollout."""
         return cls(
             member.id,
@@ -38,11 +53,12 @@ class MemberReport(msgspec.Struct, frozen=True):
             member.reward,
             _without_traceback(member.error),
             _without_traceback(member.grade_failure),
+            pickle.dumps(member.rollout) if with_rollout else None,
         )
 
 
 class GroupReport(PlayedGroup, msgspec.Struct, frozen=True):
-    """A group that a worker has played and recorded; as `GroupResult`, without the rollouts."""
+    """A group that a worker has played and recorded; as `GroupResult`, by default without the rollouts."""
 
     key: GroupKey
     task: str
@@ -52,9 +68,9 @@ class GroupReport(PlayedGroup, msgspec.Struct, frozen=True):
     """Why the group as a whole does not count, if it does not."""
 
     @classmethod
-    def of(cls, result: GroupResult) -> Self:
+    def of(cls, result: GroupResult, *, with_rollouts: bool) -> Self:
         """The report of a group's result."""
-        members = tuple(map(MemberReport.of, result.members))
+        members = tuple(MemberReport.of(member, with_rollout=with_rollouts) for member in result.members)
         return cls(result.key, result.task, members, _without_traceback(result.failure))
 
 
@@ -104,14 +120,12 @@ class Closed(msgspec.Struct, frozen=True, tag=True):
 Event = Started | Ended | Recorded | Failed | Closed
 """What happens in a worker."""
 
-_decoder = msgspec.msgpack.Decoder(list[Event])
-
 
 def encode_events(events: list[Event]) -> bytes:
     """Encode events for the process that plays."""
-    return msgspec.msgpack.encode(events)
+    return pickle.dumps(events)  # unlike JSON or msgpack, with every string that an env may use as a name
 
 
 def decode_events(data: bytes) -> list[Event]:
     """Decode events of a worker."""
-    return _decoder.decode(data)
+    return cast("list[Event]", pickle.loads(data))  # noqa: S301 - from a worker of this process

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections import deque
@@ -65,8 +66,10 @@ class _Group:
 class _WorkerState:
     """A worker, and the groups that it has."""
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, failed_starts: int = 0) -> None:
         self.worker: Worker | None = None
+        self.failed_starts = failed_starts
+        """How many workers before this one, which it replaces, died before they had started."""
         self.concurrency = concurrency
         self.session: str | None = None
         """Its session, when it has started."""
@@ -81,11 +84,12 @@ class _WorkerState:
         """Whether to send it a group, or with None the next new one."""
         if self.session is None:
             return False
-        if not self.played:
+        if not self.played and not self.ended:
             return True
         if group is not None and group.deaths >= _MAX_SHARED_DEATHS:
             return False
-        is_shared = all(other.deaths < _MAX_SHARED_DEATHS for other in self.played.values())
+        groups = (*self.played.values(), *self.ended.values())
+        is_shared = all(other.deaths < _MAX_SHARED_DEATHS for other in groups)
         return is_shared and self.rollouts < self.concurrency * (1 + _QUEUED_FRACTION)
 
 
@@ -112,8 +116,6 @@ class WorkerExecutor:
         self._changed = asyncio.Event()
         self._error: RolltraceError | None = None
         self._is_closing = False
-        self._failed_starts = 0
-        """Workers that died before they had started, since the last one that has."""
         self._ledgers: list[Ledger] = []
         """Of workers that have closed their session."""
         self._lost: set[str] = set()
@@ -182,7 +184,7 @@ class WorkerExecutor:
 
     def _start(self, state: _WorkerState) -> None:
         plan = msgspec.structs.replace(self._setup.plan, concurrency=state.concurrency)
-        setup = WorkerSetup(self._writer, self._setup.policy, self._setup.roles, plan)
+        setup = dataclasses.replace(self._setup, plan=plan)
         data = pickle_for_worker(self._kind, setup, "the policies")
         state.worker = self._kind.start(data, lambda _, event: self._handle(state, event))
 
@@ -218,7 +220,7 @@ class WorkerExecutor:
             await self._wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
-                while not all(one.session for one in self._workers):
+                while not all(one.session or one.is_closed for one in self._workers):
                     await self._wait()
 
     async def _wait(self) -> None:
@@ -233,7 +235,6 @@ class WorkerExecutor:
         match event:
             case Started(session):
                 state.session = session
-                self._failed_starts = 0
                 for lost in self._lost:  # since it was started
                     self._tell_lost(state, lost)
             case Ended(number):
@@ -245,9 +246,10 @@ class WorkerExecutor:
             case Failed(kind, message):
                 self._error = self._error or _error_of(kind, message)
             case Closed(ledger, used_roles):
-                state.is_closed = True
-                self._ledgers.append(ledger)
                 self.roles.used.update(used_roles)
+                if self._is_closing:  # else its env has ended it, for example with `KeyboardInterrupt`
+                    state.is_closed = True
+                    self._ledgers.append(ledger)
             case None if not state.is_closed:
                 self._handle_death(state)
 
@@ -262,26 +264,32 @@ class WorkerExecutor:
             return
         assert state.worker is not None  # noqa: S101 - it has started
         why = state.worker.why_lost()
-        self.workers_lost += 1
+        failed_starts = 0
         if state.session is not None:
+            self.workers_lost += 1
             self._lose_session(state.session)
-        else:
-            self._failed_starts += 1
-            if self._failed_starts == MAX_DEATHS:
-                self._error = WorkerError(f"{MAX_DEATHS} workers could not start; the last one {why}.")
-                return
+        elif (failed_starts := state.failed_starts + 1) == MAX_DEATHS:
+            self._give_up(why)
+            return
         lost = [*state.played.values(), *state.ended.values()]
         log.warning("A worker %s; %d groups are played again.", why, len(lost))
-        for group in state.played.values():
+        for group in lost:  # also those that have ended: what a group leaves behind may end its worker
             group.deaths += 1
-        for group in lost:
             if group.deaths < MAX_DEATHS:
                 self.groups_replayed += 1
                 self._replays.append(group)
             else:
                 self._record_failure(group, why)
-        self._workers[self._workers.index(state)] = replacement = _WorkerState(state.concurrency)
+        self._workers[self._workers.index(state)] = replacement = _WorkerState(state.concurrency, failed_starts)
         self._start(replacement)
+
+    def _give_up(self, why: str) -> None:
+        """Do not replace a worker that could not start, nor those before it; it is an error if no other is left."""
+        message = f"{MAX_DEATHS} workers could not start; the last one {why}."
+        if all(one.is_closed for one in self._workers):
+            self._error = WorkerError(message)
+        else:
+            log.warning("%s The others play without it.", message)
 
     def _lose_session(self, session: str) -> None:
         self._lost.add(session)
@@ -302,7 +310,7 @@ class WorkerExecutor:
         message = f"{group.deaths} workers died while they played this group; the last one {why}"
         failure = Failure(Layer.RUNNER, WorkerError.__name__, message)
         result = runner.record_failed_group(group.builder, group.key, failure)
-        self._finish(group, GroupReport.of(result))
+        self._finish(group, GroupReport.of(result, with_rollouts=self._setup.return_rollouts))
 
     # The end
 
