@@ -10,6 +10,7 @@ import pytest
 
 from answers import score, write
 from rolltrace.errors import StorageError
+from rolltrace.query import compact as compaction
 from rolltrace.query import part_writer as build
 from rolltrace.query import run_tables as state
 from rolltrace.query.compact import compact
@@ -263,6 +264,25 @@ def test_cache_that_cannot_be_written(path, monkeypatch):
     with pytest.raises(StorageError, match="read-only, or the disk full"):
         compact(path)
     assert count(path) == (1, 1.0)
+
+
+def test_compaction_makes_several_parts_if_one_could_not_be_read(path, monkeypatch):
+    """Parts whose descriptions are too large together stay apart: the tables are the same, and are not made again."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    with create_run(path) as writer, open_run(path) as run:
+        for index in range(3):
+            write(writer, index=index, reward=float(index))
+            writer.flush()
+            run.sql("select count(*) from rollouts, steps").fetchall()
+        expected = run.sql("select size, mean, len(members) from groups").fetchall()
+    monkeypatch.setattr(compaction, "MAX_DESCRIPTION_BYTES", 1)
+    assert compact(path).rows["rollouts"] == 3
+    found = sorted((path / "cache").glob("part-rollouts-*"))
+    assert len(found) == 3
+    with open_run(path) as run:
+        assert run.sql("select size, mean, len(members) from groups").fetchall() == expected == [(3, 1.0, 3)]
+    compact(path)
+    assert sorted((path / "cache").glob("part-rollouts-*")) == found
 
 
 def test_late_scores_after_compaction(path):

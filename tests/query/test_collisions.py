@@ -13,8 +13,10 @@ from rolltrace.check.check_run import check_run
 from rolltrace.cli.app import cli
 from rolltrace.jobs.open_policy import replay_policy
 from rolltrace.policies.policy import Request
+from rolltrace.query import deduplication, run_tables
 from rolltrace.query.compact import compact
 from rolltrace.query.group_comparison import load_group
+from rolltrace.query.part_writer import copy_to_parquet
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_summary import summarize
@@ -291,3 +293,28 @@ def test_other_parts_of_a_run_collide_too(path, counted):
             write(second, index=2)
             write(second, index=3)
     assert counted() == (5, 0, 0, 2)
+
+
+def test_parts_that_share_nothing_are_compared_once(path, monkeypatch):
+    """Another process does not compare them again, unless a part was added, or the note is not the user's."""
+    compared = []
+
+    def write_compared(connection, query, file):
+        compared.append(file)
+        return copy_to_parquet(connection, query, file)
+
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    monkeypatch.setattr(deduplication, "copy_to_parquet", write_compared)
+    with create_run(path) as first, create_run(path, join=True) as second, create_run(path, join=True) as third:
+        for session, index in ((first, 0), (second, 1)):
+            write(session, index=index)
+            session.flush()
+            assert numbers(path) == (index + 1, 0, 0, 0)
+        assert (len(compared), numbers(path), len(compared)) == (1, (2, 0, 0, 0), 1)
+        note = path / "cache" / deduplication.DISTINCT_FILE
+        note.write_bytes(note.read_bytes().replace(b'"slots"', b'"spots"'))
+        assert (numbers(path), len(compared)) == ((2, 0, 0, 0), 2)
+        write(third, index=1)
+        third.flush()
+        assert numbers(path) == (3, 0, 0, 2)
+        assert (numbers(path), len(compared)) == ((3, 0, 0, 2), 4), "what is shared is found again by each process"

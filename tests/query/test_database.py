@@ -138,6 +138,26 @@ def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):
     assert opened(path).sql("select sum(reward) from rollouts").fetchall() == [(23.0,)]
 
 
+def test_a_replaced_part_stays_while_a_result_needs_it(path, opened, monkeypatch):
+    """It is deleted with a later statement."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    with create_run(path) as writer:
+        ids = [write(writer, index=index, reward=0.0) for index in range(10)]
+        writer.flush()
+        run = opened(path)
+        result = run.sql("select reward from rollouts")
+        [replaced] = path.glob("cache/part-rollouts-*")
+        for value in (1.0, 2.0):
+            for one in ids:
+                score(writer, one, value)
+            writer.flush()
+            assert run.sql("select sum(reward) from rollouts").fetchall() == [(10 * value,)]
+            assert replaced.exists() is (value == 1.0)
+            if value == 1.0:
+                assert result.fetchall() == [(0.0,)] * 10
+                del result
+
+
 def test_only_what_is_needed_is_read(path, opened, temporary, file_reads):
     """A folder is not read for a statement that names no table of it."""
     with create_run(path) as writer:
@@ -495,3 +515,24 @@ def test_forked_process_does_not_collect_the_garbage_of_its_parent():
     """Garbage that holds a database is not destroyed in a child, where the threads of the database do not exist."""
     done = subprocess.run([sys.executable, "-c", LEAVING_GARBAGE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("first", ["rollouts", "steps"])
+def test_numbers_of_steps_are_with_their_rollout(path, opened, first):
+    """The sum of each part of the reward, and the mean of each metric that the rollout has no number of its own for."""
+    with create_run(path) as writer:
+        for index in range(3):
+            with writer.rollout(env="e", task="t", group="g", index=index) as rollout:
+                rollout.metric("own", 7.0)
+                for turn in range(index):
+                    parts = {"a": 1.5, "b": float("nan")} if turn else {"a": 1, "c": float("inf")}
+                    rollout.step("q", "a", 1.0, reward_data=parts, metrics={"own": 1.0, "length": turn, **parts})
+    run = opened(path)
+    run.sql(f"select * from {first}").fetchall()
+    rows = run.sql('select step_reward_data, step_metrics from rollouts order by "index"').fetchall()
+    infinite, nan = float("inf"), pytest.approx(float("nan"), nan_ok=True)
+    assert rows == [
+        ({}, {}),
+        ({"a": 1.0, "c": infinite}, {"length": 0.0, "a": 1.0, "c": infinite}),
+        ({"a": 2.5, "c": infinite, "b": nan}, {"length": 0.5, "a": 1.25, "c": infinite, "b": nan}),
+    ]

@@ -31,8 +31,10 @@ from rolltrace.query.run_summary import summarize
 from rolltrace.store import parts
 from rolltrace.store.create import create_run
 from rolltrace.store.parts import Part, PartInfo, RowStats, find_parts, publish_part
+from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.segment_reader import existing_segments
 from rolltrace.trace.codec import add_checksum
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -76,8 +78,9 @@ def as_answered(kind, value):
 def test_columns_hold_what_they_were_given(first, second):
     """Every value comes back as it was, in every type, beside nulls, and from several chunks."""
     table = ArrowTable({kind: kind for kind in VALUES})
-    for rows in (first, second):
-        table.append({kind: [as_given(kind, row[kind]) for row in rows] for kind in VALUES})
+    for rows in filter(None, (first, second)):
+        columns = {kind: [as_given(kind, row[kind]) for row in rows] for kind in VALUES}
+        table.chunks.append(table.new_chunk(columns))
     answered, again = (duckdb.from_arrow(table).fetchall() for _ in range(2))
     expected = [tuple(as_answered(kind, row[kind]) for kind in VALUES) for row in (*first, *second)]
     assert repr(answered) == repr(again) == repr(expected)  # `repr`, because NaN is not equal to itself
@@ -161,11 +164,28 @@ def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):
 def test_later_readers_know_the_places_of_damage(long_run, monkeypatch):
     """Stored parts say which lines could not be read, whichever process made them, also after they were merged."""
     monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    monkeypatch.setattr(part_writer, "BATCH_BYTES", 9000)
     places = answers(long_run)[1]
     assert any(offset is not None for _, offset in places)
     assert answers(long_run)[1] == places
     compact(long_run)
     assert answers(long_run)[1] == places
+
+
+def test_ids_are_found_in_every_chunk_and_in_merged_parts(path, monkeypatch):
+    """A part knows its first and last id, so that none is scanned for."""
+    monkeypatch.setattr(part_writer, "_CHUNK_LINES", 2)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
+    ids = []
+    for session in range(2):
+        with create_run(path, join=session > 0) as writer:
+            ids += [write(writer, group=str(session), index=index) for index in range(6)]
+        with open_run(path) as run:
+            assert run.sql("select count(*) from rollouts").fetchall() == [(len(ids),)]
+    for _ in range(2):
+        with RunReader(path) as reader:
+            assert [reader.id_index.contains(one) for one in ids] == [True] * len(ids)
+        compact(path)
 
 
 @pytest.mark.parametrize("ends_at_once", [True, False])
@@ -215,6 +235,16 @@ def test_escaped_surrogates(path, monkeypatch):
         rows = run.sql("""select "index", env_args ->> 'k' from rollouts order by 1""").fetchall()
         assert rows == [(0, "MARK0"), (1, "\N{GRINNING FACE}1"), (3, "MARK3")]
         assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
+
+
+@pytest.mark.parametrize("text", [r"\ud83d", r"\\ud83d", "\\" * 3 + r"uDC00"])
+def test_text_that_looks_like_an_escaped_surrogate(path, text):
+    """Free-form text may have a backslash and digits: it is text, and breaks no table."""
+    with create_run(path) as writer:
+        write(writer, env_args={"k": text})
+    with open_run(path) as run:
+        assert run.sql("select env_args ->> 'k' from rollouts").fetchall() == [(text,)]
+        assert not run.problems
 
 
 def test_no_text_is_stored_twice(path):
@@ -290,10 +320,14 @@ def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch,
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     other = part_processes.MakerLock(long_run, "rollouts")
     assert other.acquire()
-    waiting = part_processes.PartProcesses(LocalFiles(long_run), ("rollouts",), tmp_path)
-    assert not waiting.start({})
+    files = LocalFiles(long_run)
+    waiting, segments = (
+        part_processes.PartProcesses(files, ("rollouts",), tmp_path),
+        existing_segments(files, "rollouts"),
+    )
+    assert not waiting.start(segments, {})
     other.release()
-    assert not waiting.start({}), "the caller looks once more for parts of the other process"
+    assert not waiting.start(segments, {}), "the caller looks once more for parts of the other process"
     assert waiting.pending
     waiting.close()
     assert other.acquire()

@@ -244,6 +244,13 @@ def test_rows_go_on_where_they_stopped(run):
     assert result.fetchall() == [(number,) for number in range(1503, 5000)]
 
 
+def test_no_row_is_left_out(run):
+    """However many rows there are, every way to read them returns all."""
+    sql = "select range as n from range(12000)"
+    assert len(run.sql(sql).fetchall()) == len(list(run.sql(sql))) == len(list(run.sql(sql).dicts())) == 12000
+    assert len(run.sql(sql).fetchmany(20000)) == 12000
+
+
 def test_loop_over_fetchone_ends(run):
     """The loop of every database client ends after the last row."""
     result, rows = run.sql('select "index" from rollouts order by 1'), []

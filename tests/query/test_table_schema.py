@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from answers import score, write
 from rollout_builders import header, outcome, same
+from rolltrace.query import run_tables
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.score_order import latest_rewards
@@ -275,6 +276,18 @@ def test_integers_of_any_size(path, opened):
     rows = run.sql("select seed, metrics['big'], metrics['huge'], env_args ->> 'n' from rollouts order by \"index\"")
     assert rows.fetchall() == [(None, 2.0**200, math.inf, str(2**90)), (-(2**63), -5.0, None, None)]
     assert run.get(id_).seed == 2**70
+
+
+def test_iteration_past_64_bits(path, opened, monkeypatch):
+    """A foreign line may have one: it is null, and the part is stored."""
+    with create_run(path) as writer:
+        write(writer, iteration=7)
+    [segment] = (path / "rollouts").iterdir()
+    line = segment.read_bytes().replace(b'"iteration":7', b'"iteration":%d' % 2**70)
+    segment.write_bytes(add_checksum(line.rpartition(b',"crc":"')[0] + b"}"))
+    monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
+    assert opened(path).sql("select iteration from rollouts").fetchall() == [(None,)]
+    assert list((path / "cache").glob("part-rollouts-*"))
 
 
 def test_key_may_appear_late(path, opened):

@@ -25,6 +25,7 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     from rolltrace.cli.screen.console import show_read_errors, stdout_console, write_json
     from rolltrace.cli.screen.run_list import show_runs
     from rolltrace.query.run_listing import list_runs
+    from rolltrace.store.object_address import as_path
     from rolltrace.terminal_text import escape_line
 
     if limit is None and not as_json:
@@ -36,7 +37,7 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     elif listing.runs:
         show_runs(stdout_console(), listing.runs)
     else:
-        click.echo(f"There is no run below {directory}.", err=True)
+        click.echo(f"There is no run below {as_path(directory)}.", err=True)
     for message in listing.unreadable:
         click.echo(escape_line(message), err=True)
     for run in listing.runs:

@@ -9,7 +9,7 @@ _DEFAULT_LIMIT = 100
 
 
 @click.command(short_help="Query one run, or many, with SQL.")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("runs", metavar="RUN…", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.argument("sql")
 @click.option(
     "--limit", type=click.IntRange(min=1), help=f"At most this many rows; by default {_DEFAULT_LIMIT}, with --json all."
@@ -17,8 +17,13 @@ _DEFAULT_LIMIT = 100
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Time-out in seconds.")
 @click.option("--partial", is_flag=True, help="Answer at once, from what is read first of a long run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
-def query(run: Path, sql: str, limit: int | None, timeout: float | None, partial: bool, as_json: bool) -> None:
-    """Run one SELECT over RUN, or over all runs in a directory.
+def query(
+    runs: tuple[Path, ...], sql: str, limit: int | None, timeout: float | None, partial: bool, as_json: bool
+) -> None:
+    """Run one SELECT over one RUN or many.
+
+    RUN is a run, a directory of runs, an address such as s3://bucket/runs, or a pattern in quotes such as 'runs/a-*'.
+    The column run has the id of the run that a row is from; the table runs has its path.
 
     The tables are runs, rollouts, every_rollout, steps, messages, calls, scores, groups and ledger; docs/tables.md has
     their columns. A statement can only read, and only these tables. It does not see rollouts that are written while it
@@ -29,7 +34,7 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, partial
     from rolltrace.cli.screen.sql_rows import encode_row, show_rows
     from rolltrace.query.run import open_run
 
-    with table_progress(run) as on_progress, open_run(run, partial=partial, on_progress=on_progress) as opened:
+    with table_progress(runs[0]) as on_progress, open_run(runs, partial=partial, on_progress=on_progress) as opened:
         result = opened.sql(sql, timeout=timeout)
         if as_json:
             for row in islice(result, limit):

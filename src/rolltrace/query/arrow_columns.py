@@ -1,5 +1,6 @@
 """Columns of Python values as Arrow arrays, which DuckDB reads without parsing text."""
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from rolltrace.query.table_schema import COUNTS, NUMBER_MAP
-from rolltrace.trace.json_numbers import NON_FINITE
+from rolltrace.trace.json_numbers import INT64_LIMIT, NON_FINITE
 
 if TYPE_CHECKING:
     from nanoarrow._array import CArray, CArrayBuilder
@@ -22,6 +23,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NULL = b"null"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPED_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
+"""The same after an even number of backslashes, which takes longer to find: other text only looks like one."""
 
 
 class ArrowTable:
@@ -32,33 +35,17 @@ class ArrowTable:
 
         self._types = types
         self._schema = nanoarrow.c_schema(nanoarrow.struct({name: _arrow_type(kind) for name, kind in types.items()}))
-        self._chunks: list[CArray] = []
-        self.rows = 0
+        self.chunks: list[CArray] = []
 
-    def append(self, columns: Mapping[str, Values]) -> None:
-        """Add rows, given by column. Raises `ValueError` if a JSON value has text that DuckDB may not read."""
-        self.append_chunk(self.chunk(columns))
-
-    def chunk(self, columns: Mapping[str, Values]) -> "CArray | None":
-        """An array of rows, for `append_chunk`; None without rows."""
-        import nanoarrow
-
-        count = len(next(iter(columns.values())))
-        if not count:
-            return None
+    def new_chunk(self, columns: Mapping[str, Values]) -> "CArray":
+        """A chunk of one or more rows; raises `ValueError` if a JSON value has text that DuckDB may not read."""
         arrays = [_column(kind, columns[name]) for name, kind in self._types.items()]
-        return nanoarrow.c_array_from_buffers(self._schema, count, [None], children=arrays, validation_level="none")
-
-    def append_chunk(self, chunk: "CArray | None") -> None:
-        """Add these rows."""
-        if chunk is not None:
-            self._chunks.append(chunk)
-            self.rows += len(chunk)
+        return _array(self._schema, len(arrays[0]), [None], arrays)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from nanoarrow._array_stream import CArrayStream
 
-        stream = CArrayStream.from_c_arrays(self._chunks, self._schema, validate=False)
+        stream = CArrayStream.from_c_arrays(self.chunks, self._schema, validate=False)
         return stream.__arrow_c_stream__(requested_schema)
 
 
@@ -126,6 +113,7 @@ def _build(kind: str, values: Values) -> "CArray":
         buffers, children = _BUILDERS[kind](values)
         return _array(_arrow_type(kind), len(values), [None, *buffers], children)
     except (TypeError, struct.error):  # there is a None among them: looking for it first takes longer than most columns
+        values = _fitting(values) if kind == "BIGINT" else values
         validity = _bitmap([value is not None for value in values])
         buffers, children = _BUILDERS[kind]([_DEFAULTS[kind] if value is None else value for value in values])
         return _array(_arrow_type(kind), len(values), [validity, *buffers], children, values.count(None))
@@ -155,7 +143,7 @@ def _json(values: Values) -> "CArray":
     data = b"".join(filter(None, values))
     if not data.isascii():
         data.decode()
-    if _SURROGATE.search(data):
+    if _SURROGATE.search(data) and _ESCAPED_SURROGATE.search(data):
         raise ValueError("Expected no escaped surrogates.")
     if _NULL in data:
         values = [None if value is None or bytes(value) == _NULL else value for value in values]
@@ -166,21 +154,30 @@ def _pack(code: str, values: Values) -> Parts:
     return [struct.pack(f"{len(values)}{code}", *values)], []
 
 
+def _fitting(values: Values) -> Values:
+    """Integers of more than 64 bits are left out of the table; the record has them."""
+    return [value if value is not None and -INT64_LIMIT <= value < INT64_LIMIT else None for value in values]
+
+
 def _floats(values: Values) -> Parts:
     try:
         return _pack("d", values)
-    except struct.error:  # numbers that are not finite are written as text
-        return _pack("d", [NON_FINITE[value] if type(value) is str else value for value in values])
+    except struct.error:
+        return _pack("d", list(map(as_float, values)))
+
+
+def as_float(value: Any) -> float:
+    """Numbers that are not finite are written as text; an integer may be larger than every finite float."""
+    try:
+        return NON_FINITE[value] if type(value) is str else float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _booleans(values: Values) -> Parts:
     if None in values:
         raise TypeError("Expected no None.")
     return [_bitmap(values)], []
-
-
-def _text_lists(values: Values) -> Parts:
-    return [_offsets(values)], [_texts(chain.from_iterable(values))]
 
 
 def _maps(kind: str, item_kind: str, values: Values) -> Parts:
@@ -196,7 +193,7 @@ _BUILDERS: dict[str, Callable[[Values], Parts]] = {
     "DOUBLE": _floats,
     "BOOLEAN": _booleans,
     "TIMESTAMP": lambda values: _pack("q", [(time - _EPOCH) // _MICROSECOND for time in values]),
-    "VARCHAR[]": _text_lists,
+    "VARCHAR[]": lambda values: ([_offsets(values)], [_texts(chain.from_iterable(values))]),
     NUMBER_MAP: partial(_maps, NUMBER_MAP, "DOUBLE"),
     COUNTS: partial(_maps, COUNTS, "BIGINT"),
 }

@@ -1,7 +1,9 @@
 """Compaction: compresses segments that no longer grow, and merges the parts of each kind into one."""
 
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,23 +11,23 @@ from rolltrace.errors import InputError, StorageError
 from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.late_rewards import add_groups
-from rolltrace.query.part_writer import ranges_between
+from rolltrace.query.part_writer import merge_parts, parquet_source
 from rolltrace.query.run_tables import RunTables
 from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF_KIND
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.object_address import as_path, is_address
-from rolltrace.store.parts import Part, part_folders, remove_parts
+from rolltrace.store.parts import MAX_INFO_BYTES, Part, part_folders, remove_parts
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import existing_segments
 
-if TYPE_CHECKING:
-    import duckdb
-
-
+MAX_DESCRIPTION_BYTES = MAX_INFO_BYTES // 2
+"""How large the descriptions of parts are at most that are merged into one."""
+_DESCRIPTION_BYTES_PER_ROW = 0.34
+"""How much the index by id adds."""
 _MAX_TRIES = 5
 
 
@@ -47,21 +49,21 @@ def compact(path: str | Path) -> CompactionResult:
     reader = RunReader(path)
     for folder in (ROLLOUTS, SCORES, CACHE):
         refuse_link(reader.path / folder)
-    compressed = sum(map(_compress, closed_segments(reader)))
+    compressed = 0
+    for segment in closed_segments(reader):
+        with suppress(OSError, InputError):  # it stays uncompressed
+            compress_segment(segment)
+            compressed += 1
     existing = part_folders(reader.path / CACHE)
-    database = Database([reader])
-    try:
-        parts = _merge_all(database.runs[0], database.connection)
-    finally:
-        database.close()
+    with closing(Database([reader])) as database:
+        parts = _merge_all(database)
+        rows = _count_rows(parts, database)
     if any(part.path.parent != reader.path / CACHE for part in parts):
         raise StorageError(f"Cannot write to {reader.path / CACHE}: is it read-only, or the disk full?")
     current = {part.path for part in parts}
     remove_parts(path for path in existing if path not in current)
-    rows = {table: count for part in parts for table, count in part.info.stats.rows.items()}
-    messages = rows.pop("other_messages", 0) + sum(part.info.stats.responses for part in parts)
-    rows |= {"messages": messages} if messages else {}
-    return CompactionResult(compressed, rows, sum(map(_size, parts)))
+    size = sum(file.size for part in parts for file in LocalFiles(part.path).existing(""))
+    return CompactionResult(compressed, rows, size)
 
 
 def closed_segments(reader: RunReader) -> list[Path]:
@@ -83,45 +85,61 @@ def closed_segments(reader: RunReader) -> list[Path]:
     return closed
 
 
-def _size(part: Part) -> int:
-    return sum(file.size for file in LocalFiles(part.path).existing(""))
+def _count_rows(parts: Sequence[Part], database: Database) -> dict[str, int]:
+    """The number of rows of each table; messages that are responses are stored with their steps."""
+    rows = Counter[str]()
+    for part in parts:
+        rows.update(part.info.stats.rows)
+    steps = [part.table("steps").path for part in parts if "steps" in part.tables]
+    counted = f"select count(_position) from {parquet_source(steps)}" if steps else "select 0"
+    [(responses,)] = database.connection.execute(counted).fetchall()
+    messages = rows.pop("other_messages", 0) + responses
+    return {**rows, "messages": messages} if messages else dict(rows)
 
 
-def _compress(path: Path) -> bool:
-    try:
-        compress_segment(path)
-    except (OSError, InputError):  # it stays uncompressed
-        return False
-    return True
-
-
-def _merge_all(run: RunTables, connection: "duckdb.DuckDBPyConnection") -> list[Part]:
+def _merge_all(database: Database) -> list[Part]:
     """Merge the parts of each kind; retries if another compaction has removed files that this one was reading."""
     import duckdb
 
     # Rows have no order of their own, and keeping one while copying needs memory for every row.
-    connection.execute("set preserve_insertion_order = false")
+    database.connection.execute("set preserve_insertion_order = false")
+    [run] = database.runs
     for _ in range(_MAX_TRIES):
         try:
             run.refresh(STORED_COLUMNS, QueryDeadline())
             if run.drop_damaged():
-                run.refresh(STORED_COLUMNS, QueryDeadline())
+                continue
             run.store_rewards(QueryDeadline(), also_few=True)
-            return [_merge_kind(run, connection, kind) for kind in TABLES_OF_KIND if run.covered[kind]]
+            batches = [parts for kind in TABLES_OF_KIND for parts in _batches(run.parts[kind])]
+            return [_merge_parts(database, run, parts) for parts in batches]
         except duckdb.Error as error:
             if not run.drop_damaged():
                 raise sql_error(error) from error
     raise StorageError(f"Cannot compact {run.run}: files of its cache were deleted repeatedly. Retry.")
 
 
-def _merge_kind(run: RunTables, connection: "duckdb.DuckDBPyConnection", kind: str) -> Part:
-    """One part of this kind, in the run's cache."""
-    parts, ranges = run.parts[kind], ranges_between({}, run.covered[kind])
-    if len(parts) == 1 and parts[0].path.parent == run.run / CACHE:
-        [part] = parts
-        if part.info.ranges == ranges and ("groups" in part.info.stats.rows or kind != ROLLOUTS):
-            return part
-    merged = run.merge(kind, parts, ranges)
+def _batches(parts: Sequence[Part]) -> list[list[Part]]:
+    """The parts of a kind in batches that are merged: one, unless its description would be too large to be read."""
+    batches: list[list[Part]] = []
+    size = 0
+    for part in parts:
+        ids = part.info.stats.rows.get(part.info.kind, 0) * _DESCRIPTION_BYTES_PER_ROW
+        description = len(msgspec.json.encode(part.info)) + int(ids)
+        if not batches or size + description > MAX_DESCRIPTION_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(part)
+        size += description
+    return batches
+
+
+def _merge_parts(database: Database, run: RunTables, parts: Sequence[Part]) -> Part:
+    """One part with the rows of some of one kind, in the run's cache."""
+    kind = parts[0].info.kind
+    has_groups = kind != ROLLOUTS or "groups" in parts[0].info.stats.rows
+    if len(parts) == 1 and has_groups and parts[0].path.parent == run.run / CACHE:
+        return parts[0]
+    merged = merge_parts(database.connection, run.private_path(kind), parts)
     if kind == ROLLOUTS:
-        add_groups(connection, merged)
+        add_groups(database.connection, merged)
     return run.publish(merged)

@@ -6,11 +6,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolltrace.errors import QueryTimeoutError
-from rolltrace.query.deduplication import NO_SESSIONS
+from rolltrace.query.deduplication import NO_SESSIONS, DistinctParts, SharedSlots
 from rolltrace.query.duckdb_engine import (
     EngineLimits,
     QueryDeadline,
@@ -35,12 +36,14 @@ from rolltrace.query.table_schema import (
     TABLE_INPUTS,
     TABLES_OF_KIND,
     TEXTS,
+    folders_of,
     sql_literal,
 )
 from rolltrace.query.views import RunParts
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.parts import ParquetPart
+from rolltrace.store.object_files import listed_at_once
+from rolltrace.store.parts import Bounds, ParquetPart
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import FileEntry
@@ -82,19 +85,32 @@ class Database:
         self._checker = new_cursor(self.connection)
         self._readers = readers
         self._errors = errors or ReadErrors()
-        self._is_partial = partial
-        self._on_progress = on_progress
-        self._revision = revision
         self._held: list[ReadError] | None = None
         """If statements answer from the tables as they are, and read nothing new: the losses in these."""
-        self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
+        self.runs = [
+            RunTables(
+                reader,
+                self._private / str(number),
+                self.connection,
+                self._errors.report,
+                partial,
+                on_progress,
+                revision,
+            )
+            for number, reader in enumerate(readers)
+        ]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
         self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
         self._sessions = [NO_SESSIONS for _ in readers]
         self._sandbox: SqlSandbox | None = None
         self._snapshots: dict[str, TableSnapshot] = {}
+        self._whole: set[str] = set()
+        """Tables of which all files were read once."""
         self._alive: weakref.WeakSet[TableSnapshot] = weakref.WeakSet()
-        self._repeated = [RepeatedLines(self.connection, run.private_path) for run in self.runs]
+        distinct = [DistinctParts(run.cache_folders, one.info.id) for run, one in zip(self.runs, readers, strict=True)]
+        found = list(zip(self.runs, distinct, strict=True))
+        self._repeated = [RepeatedLines(self.connection, run.private_path, one) for run, one in found]
+        self._shared = [SharedSlots(self.connection, run.private_path, one) for run, one in found]
         self._small: dict[tuple[int, str], tuple[list[dict[str, Any]], ParquetPart]] = {}
 
     @property
@@ -159,15 +175,17 @@ class Database:
         with self._checking:
             return check_expressions(table, where, order_by, self._checker)
 
-    def snapshot(self, tables: frozenset[str], deadline: QueryDeadline) -> TableSnapshot:
-        """These tables, up to date."""
+    def snapshot(
+        self, tables: frozenset[str], deadline: QueryDeadline, iterations: Bounds | None = None
+    ) -> TableSnapshot:
+        """These tables, up to date; rows of other iterations than these may be missing."""
         import duckdb
 
         inputs = {name for table in tables for name in TABLE_INPUTS[table]}
         with explain_full_disk(), self._making(deadline):
             while True:
                 try:
-                    return self._current_snapshot(inputs, deadline)
+                    return self._current_snapshot(inputs, deadline, iterations)
                 except duckdb.InterruptException:
                     raise
                 except duckdb.Error as error:
@@ -203,19 +221,18 @@ class Database:
     @contextlib.contextmanager
     def _making(self, deadline: QueryDeadline) -> Iterator[None]:
         """Hold the lock that only one thread may make tables under, until the deadline at most."""
-        scope = _InterruptScope(self.connection.interrupt)
-        with deadline.limit(scope.interrupt):
+        with deadline.limit(lambda: None):  # until then, the connection works for another statement
             remaining = deadline.remaining
             if not self._lock.acquire(timeout=-1 if remaining is None else remaining):
                 deadline.check()
                 raise QueryTimeoutError("Other statements took too long to make tables: retry.")
-            try:
-                if self.is_closed:
-                    raise closed_error()
-                with scope:
-                    yield
-            finally:
-                self._lock.release()
+        try:
+            if self.is_closed:
+                raise closed_error()
+            with deadline.limit(self.connection.interrupt):
+                yield
+        finally:
+            self._lock.release()
 
     def _drop_damaged(self) -> bool:
         if not sum(run.drop_damaged() for run in self.runs):  # not `any`: call it for every run
@@ -227,14 +244,23 @@ class Database:
         """Use a new sandbox from now on; snapshots in the old one end with the results that are read from them."""
         self._sandbox, self._snapshots = None, {}
 
-    def _current_snapshot(self, needed: set[str], deadline: QueryDeadline) -> TableSnapshot:
+    def _current_snapshot(
+        self, needed: set[str], deadline: QueryDeadline, iterations: Bounds | None = None
+    ) -> TableSnapshot:
+        if needed <= self._whole:  # all of their files are verified, and the engine skips what is not needed
+            iterations = None
         kind = _snapshot_kind(needed) if needed else next(iter(self._snapshots), _SMALL)
-        snapshot = self._snapshots.get(kind)
+        snapshot = self._snapshots.get(kind) if iterations is None else None
         # The tables of earlier statements stay, and are refreshed, because a part of them may have been replaced.
         is_small = kind == _SMALL
         used = set() if snapshot is None else {name for name in snapshot.inputs if is_small == (name in SMALL_TABLES)}
-        for number in range(len(self.runs)):
-            self._refresh(number, needed | used, deadline)
+        count_finished = cache(partial(self._count_finished, deadline))  # once for all runs
+        with listed_at_once((reader.files for reader in self._readers), folders_of(needed | used)):
+            for number in range(len(self.runs)):
+                self._refresh(number, needed | used, deadline, count_finished, iterations)
+        if iterations is not None:
+            return self._make_snapshot(needed)
+        self._whole |= needed
         current = snapshot_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
         if snapshot is None or any(snapshot.inputs.get(table) != files for table, files in current.items()):
             self._snapshots.pop(kind, None)
@@ -243,7 +269,7 @@ class Database:
         return snapshot
 
     def _make_snapshot(self, tables: set[str]) -> TableSnapshot:
-        tables = tables | {"repeated"}
+        tables = tables | {"repeated", "shared"}
         runs: list[RunParts] = [{table: known.get(table, []) for table in tables} for known in self._known]
         if self._sandbox is None:
             caches = {folder for run in self.runs for folder in run.cache_folders}
@@ -252,45 +278,52 @@ class Database:
         self._alive.add(snapshot)
         used = {part.path for one in self._alive for part in one.parts}
         used |= {part.path for _, part in self._small.values()}
-        used |= {part.path for repeated in self._repeated for part in repeated.parts}
+        used |= {
+            part.path for known in self._known for table in ("repeated", "shared") for part in known.get(table, ())
+        }
+        used |= {path.parent for path in used}
         for run in self.runs:
             run.remove_unused(used)
         return snapshot
 
-    def _refresh(self, number: int, needed: set[str], deadline: QueryDeadline) -> None:
+    def _refresh(
+        self,
+        number: int,
+        needed: set[str],
+        deadline: QueryDeadline,
+        count_finished: Callable[[], list[int]],
+        iterations: Bounds | None,
+    ) -> None:
         run, known = self.runs[number], self._known[number]
-        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline, reads=self._held is None)
+        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline, reads=self._held is None, iterations=iterations)
         for folder, parts in run.parts.items():
             self._repeated[number].update(folder, parts)
         known["repeated"] = self._repeated[number].parts
-        known.update({table: run.table_parts(table) for table in needed & set(STORED_COLUMNS)})
+        for table in needed & {*STORED_COLUMNS, "groups"}:
+            known[table] = run.table_parts(table, iterations)
         if "rollouts" in needed:
             self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])
-        if "groups" in needed:
-            known["groups"] = run.group_parts()
+            self._shared[number].update(known["rollouts"])
+            known["shared"] = self._shared[number].parts
         for table in needed & set(SMALL_TABLES):
-            known[table] = [self._small_part(number, table, deadline)]
+            known[table] = [self._small_part(number, table, count_finished)]
 
-    def _small_part(self, number: int, table: str, deadline: QueryDeadline) -> ParquetPart:
+    def _small_part(self, number: int, table: str, count_finished: Callable[[], list[int]]) -> ParquetPart:
         """The rows of a small table; the same file as before if they did not change."""
-        rows = small_rows(self._readers[number], table, lambda: self._finished(number, deadline))
+        rows = small_rows(self._readers[number], table, lambda: count_finished()[number])
         cached = self._small.get((number, table))
         if cached is None or cached[0] != rows:
             path = self.runs[number].private_path(table).with_suffix(".parquet")
             cached = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
         return cached[1]
 
-    def _finished(self, number: int, deadline: QueryDeadline) -> int:
-        """How many episodes of a run are finished, by its tables."""
-        snapshot = self._current_snapshot({"rollouts", "scores"}, deadline)
-        row = snapshot.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
-        return int(row[0]) if row else 0
-
-    def _run_tables(self, number: int, reader: RunReader) -> RunTables:
-        return RunTables(
-            reader, self._private / str(number), self.connection, self._errors.report, self._is_partial,
-            self._on_progress, self._revision,
-        )  # fmt: skip
+    def _count_finished(self, deadline: QueryDeadline) -> list[int]:
+        """How many episodes of each run are finished, by its tables."""
+        cursor = self._current_snapshot({"rollouts", "scores"}, deadline).cursor()
+        rows = cursor.execute(f"select run, count(*) from _everything where {FINISHED} group by run").fetchall()
+        if len(self.runs) == 1:
+            return [sum(count for _, count in rows)]
+        return [dict(rows).get(reader.info.id, 0) for reader in self._readers]
 
 
 class _SessionCache:
@@ -327,28 +360,6 @@ class _SessionCache:
             where session in ({names}) group by session
         """).fetchall()
         return [(session, first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows]
-
-
-class _InterruptScope:
-    """Interrupts only inside its block: before and after, the connection may work for another statement."""
-
-    def __init__(self, interrupt: Callable[[], None]) -> None:
-        self._interrupt = interrupt
-        self._lock = threading.Lock()
-        self._is_active = False
-
-    def interrupt(self) -> None:
-        with self._lock:
-            if self._is_active:
-                self._interrupt()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._is_active = True
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._is_active = False
 
 
 def _snapshot_kind(tables: set[str]) -> str:

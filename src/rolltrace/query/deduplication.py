@@ -3,12 +3,17 @@
 A slot is one index of one group. A rollout without an index is in no slot, and always counts.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolltrace.query.part_writer import SLOT_COLUMNS, parquet_source
+import msgspec
+
+from rolltrace.query.part_writer import SLOT_COLUMNS, copy_to_parquet, parquet_source
 from rolltrace.query.table_schema import sql_literal
-from rolltrace.store.parts import ParquetPart
+from rolltrace.store.cache_key import publish_signed, read_signed
+from rolltrace.store.parts import ParquetPart, PartInfo, RowStats
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -16,9 +21,80 @@ if TYPE_CHECKING:
 
 REPEATED = "_repeated"
 """The table of the lines whose id an earlier line has, see `RepeatedLines`."""
+DISTINCT_FILE = "distinct.json"
+"""The name of the file in a run's `cache/` that says which parts have nothing in common."""
+_MAX_FILE_BYTES = 1 << 20
 _COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
 NO_SESSIONS = Sessions(())
 """For a run of one session, which supersedes nothing."""
+
+
+class DistinctParts:
+    """Which parts of a run have no id, or no slot, in common. It is stored, because to compare all rows takes long."""
+
+    def __init__(self, folders: Sequence[Path], run: str) -> None:
+        self._folders = folders
+        self._run = run
+        self._digests: dict[str, set[str]] = {}
+        """By what they do not share, the checksums of the files."""
+        for folder in folders:
+            with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key
+                data = read_signed(folder / DISTINCT_FILE, run, _MAX_FILE_BYTES)
+                self._digests = msgspec.json.decode(data, type=dict[str, set[str]])
+                break
+
+    def includes(self, parts: Sequence[ParquetPart], what: str) -> bool:
+        """Whether these parts are known to have no `what` in common."""
+        return _digests(parts) <= self._digests.get(what, set())
+
+    def add(self, parts: Sequence[ParquetPart], what: str) -> None:
+        """Store that these parts have no `what` in common, unless one is private to this process."""
+        digests = _digests(parts)
+        if None in digests:
+            return
+        self._digests[what] = {digest for digest in digests if digest}
+        for folder in self._folders:
+            with contextlib.suppress(OSError):  # the run may be read-only
+                publish_signed(folder, DISTINCT_FILE, msgspec.json.encode(self._digests), self._run)
+                break
+
+
+def _digests(parts: Sequence[ParquetPart]) -> set[str | None]:
+    return {part.info.digests.get(part.path.stem) for part in parts}
+
+
+class SharedSlots:
+    """Finds the slots of one run that have several rollouts, not all in one part."""
+
+    def __init__(
+        self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path], distinct: DistinctParts
+    ) -> None:
+        self._connection = connection
+        self._new_path = new_path
+        self._distinct = distinct
+        self._searched: list[Path] = []
+        self.parts: list[ParquetPart] = []
+        """A table of the hashes of such slots, and perhaps others; an empty list if no slot is shared."""
+
+    def update(self, parts: Sequence[ParquetPart]) -> None:
+        """Search these parts, which have all rollouts, unless they are those of the last time."""
+        files = [part.path for part in parts]
+        if files != self._searched:
+            self.parts = self._find(parts)
+            self._searched = files
+
+    def _find(self, parts: Sequence[ParquetPart]) -> list[ParquetPart]:
+        sessions = set().union(*(part.info.stats.sessions for part in parts))
+        may_share = len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)
+        if len(parts) < 2 or not may_share or self._distinct.includes(parts, "slots"):
+            return []
+        path, source = self._new_path("shared").with_suffix(".parquet"), parquet_source(part.path for part in parts)
+        hashes = f'select hash({SLOT_COLUMNS}) as h from {source} where "index" is not null'
+        count = copy_to_parquet(self._connection, f"{hashes} group by h having count(*) > 1", path)
+        if count:
+            return [ParquetPart(path, PartInfo(ranges={}, stats=RowStats(rows={"shared": count})))]
+        self._distinct.add(parts, "slots")
+        return []
 
 
 class DuplicateCounts(NamedTuple):
@@ -32,18 +108,19 @@ def create_duplicates_table(
     connection: "duckdb.DuckDBPyConnection",
     name: str,
     parts: Sequence[ParquetPart],
+    shared: Sequence[ParquetPart],
     sessions: Sessions,
     *,
     is_repeated: bool = False,
 ) -> DuplicateCounts:
     """Create the table `name` of the rollouts in these parts that are superseded, retried or colliding.
 
-    The metadata of each part says whether it has retries, and how many slots in it several sessions share. With
-    `is_repeated`, the lines in the table `REPEATED` do not count.
+    The metadata of each part says how many slots in it several sessions share, `shared` (see `SharedSlots`) which slots
+    are in several parts. With `is_repeated`, the lines in the table `REPEATED` do not count.
     """
-    shared, rows, slots, verdicts = (f"{name}_{table}" for table in ("shared", "rows", "slots", "verdicts"))
-    candidates = _select_candidates(connection, shared, parts, is_repeated)
-    if candidates is None:
+    rows, slots, verdicts = (f"{name}_{table}" for table in ("rows", "slots", "verdicts"))
+    candidates = _select_candidates(parts, shared, is_repeated)
+    if not candidates:
         return DuplicateCounts(0, 0)
     connection.execute(f"create table {rows} as {candidates}")
     connection.execute(f"""
@@ -53,8 +130,8 @@ def create_duplicates_table(
     session_sets = connection.execute(f"select distinct sessions from {slots}").fetchall()
     connection.execute(f"create table {verdicts} as {_select_verdicts([names for (names,) in session_sets], sessions)}")
     connection.execute(f"create table {name} as {_select_duplicates(rows, slots, verdicts)}")
-    for table in (shared, rows, slots, verdicts):
-        connection.execute(f"drop table if exists {table}")
+    for table in (rows, slots, verdicts):
+        connection.execute(f"drop table {table}")
     counts = connection.execute(f"select count(*), count(*) filter (superseded) from {name}").fetchone()
     return DuplicateCounts(*(counts or (0, 0)))
 
@@ -64,29 +141,19 @@ def without_repeated(source: str, is_repeated: bool) -> str:
     return f"(from {source} anti join {REPEATED} using (_file, _offset))" if is_repeated else source
 
 
-def _select_candidates(
-    connection: "duckdb.DuckDBPyConnection", shared: str, parts: Sequence[ParquetPart], is_repeated: bool
-) -> str | None:
-    """SQL for the rows that may be duplicates, some of them perhaps twice; None if no row can be.
-
-    It may use the table `shared`, which this creates: hashes of slots with several rows.
-    """
+def _select_candidates(parts: Sequence[ParquetPart], shared: Sequence[ParquetPart], is_repeated: bool) -> str:
+    """SQL for the rows that may be duplicates, some of them perhaps twice; empty if no row can be."""
     selects = [
         f"select {_COLUMNS} from {without_repeated(parquet_source([part.path]), is_repeated)} where shared"
         for part in parts
         if part.info.stats.shared_slots
     ]
-    sessions = set().union(*(part.info.stats.sessions for part in parts))
-    if len(parts) > 1 and (len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)):
+    if shared:
         source = without_repeated(parquet_source(part.path for part in parts), is_repeated)
-        connection.execute(f"""
-            create table {shared} as select hash({SLOT_COLUMNS}) as h from {source} where "index" is not null
-            group by h having count(*) > 1
-        """)
-        if connection.execute(f"select 1 from {shared} limit 1").fetchone() is not None:
-            rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
-            selects.append(f"select {_COLUMNS} from {rows} semi join {shared} using (h)")
-    return " union all ".join(selects) or None
+        rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
+        hashes = parquet_source(part.path for part in shared)
+        selects.append(f"select {_COLUMNS} from {rows} semi join {hashes} using (h)")
+    return " union all ".join(selects)
 
 
 def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sessions) -> str:

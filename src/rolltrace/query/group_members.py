@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
-from rolltrace.query.reward_breakdown import RewardTerm, reward_components, reward_terms
+from rolltrace.query.reward_breakdown import Regrade, RewardTerm, regrades, reward_components, reward_terms
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.json_numbers import Float
 from rolltrace.trace.message import Message
@@ -126,6 +126,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers behind the reward: summed over the steps, and from the graders."""
     scores: dict[str, Float | None]
     """Other late scores, the latest of each name."""
+    regrades: tuple[Regrade, ...]
+    """Those of them that `rolltrace regrade` wrote, with the reward before."""
     messages: tuple[TruncatedMessage, ...]
     """The conversation after the shared prompt, in order."""
     omitted: int
@@ -178,6 +180,7 @@ def compare_member(
         terms=reward_terms(rollout),
         reward_data=reward_components(rollout),
         scores={score.name: score.value for score in rollout.scores if score.name != "reward"},
+        regrades=regrades(rollout),
         messages=messages,
         omitted=len(own) - len(messages),
         steps=len(rollout.steps),

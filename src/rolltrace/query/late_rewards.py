@@ -65,8 +65,7 @@ class LateRewards:
         own = f"(from {parquet_source(scores)} s semi join {rollouts} r on r.id = s.rollout)"
         stored = [part.table(ROLLOUTS).path for part in parts if part.info.scores_covered]
         latest = select_latest_rewards(own, parquet_source(stored) if stored else None)
-        self._connection.execute(f"create or replace temp table late as {latest}")
-        [(count,)] = self._connection.execute("select count(*) from late").fetchall()
+        [(count,)] = self._connection.execute(f"create or replace temp table late as {latest}").fetchall()
         return int(count)
 
     def _with_rewards(self, part: Part, covered: Mapping[str, int]) -> Part:
@@ -99,7 +98,5 @@ def add_groups(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
     """Store the groups of a part that has all rollouts."""
     if not part.info.stats.rows.get(ROLLOUTS):
         return
-    groups = part.table("groups")
-    copy_to_parquet(connection, groups_query(unshared_rollouts_query(part.table(ROLLOUTS))), groups.path)
-    [(count,)] = connection.execute(f"select count(*) from {parquet_source([groups.path])}").fetchall()
-    part.info.stats.rows["groups"] = count
+    groups = groups_query(unshared_rollouts_query(part.table(ROLLOUTS)))
+    part.info.stats.rows["groups"] = copy_to_parquet(connection, groups, part.table("groups").path)

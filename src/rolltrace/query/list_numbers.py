@@ -69,14 +69,15 @@ def stamp_files(run: Path) -> FileStamp:
     newest, size = 0, 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
         files = files_of(run).existing(folder)
-        for name, length, changed, _ in files:
-            file = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
+        for entry in files:
+            text = f"{folder}/{entry.name}:{entry.size}:{entry.changed}{entry.tag};"
+            file = text.encode("utf-8", "surrogateescape")
             everything.update(file)
             if folder != LEDGER or len(files) > 1:
                 data.update(file)
             if folder == ROLLOUTS:
-                size += length
-            newest = max(newest, changed)
+                size += entry.size
+            newest = max(newest, entry.changed)
     return FileStamp(data.hexdigest(), everything.hexdigest(), size, newest / 1e9)
 
 

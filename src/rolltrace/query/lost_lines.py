@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rolltrace.query.deduplication import DistinctParts
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
 from rolltrace.store.layout import PLAIN_SUFFIX, ROLLOUTS, SCORES, SegmentName
 from rolltrace.store.ledger import Ledger
@@ -71,9 +72,12 @@ def repeated_lines(files: Mapping[str, tuple[int, int]]) -> list[ReadError]:
 class RepeatedLines:
     """Finds the lines of one run whose id an earlier line has, looking at each part once."""
 
-    def __init__(self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path]) -> None:
+    def __init__(
+        self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path], distinct: DistinctParts
+    ) -> None:
         self._connection = connection
         self._new_path = new_path
+        self._distinct = distinct
         self._known: set[Path] = set()
         self.parts: list[ParquetPart] = []
         """The table of these lines, with id, _file and _offset; an empty list if no line repeats another."""
@@ -89,14 +93,17 @@ class RepeatedLines:
         suspects = {part.path for part in new if part.info.stats.repeats}
         for part in new:
             suspects |= {path for other in own if _overlap(part, other) for path in (part.path, other.path)}
-        self._known |= {part.path for part in new}
         if suspects:
-            self._find([part.table(folder).path for part in own if part.path in suspects])
+            self._find([part.table(folder) for part in own if part.path in suspects], f"{folder} ids")
+        self._known |= {part.path for part in new}
 
-    def _find(self, files: Sequence[Path]) -> None:
-        source = parquet_source(files)
+    def _find(self, parts: Sequence[ParquetPart], what: str) -> None:
+        if self._distinct.includes(parts, what):
+            return
+        source = parquet_source(part.path for part in parts)
         repeated_id = f"select 1 from {source} group by hash(id) having count(*) > 1 limit 1"
         if self._connection.execute(repeated_id).fetchone() is None:
+            self._distinct.add(parts, what)
             return
         path = self._new_path("repeated").with_suffix(".parquet")
         before = "".join(f" union all from {parquet_source([part.path])}" for part in self.parts)

@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from rolltrace.errors import EnvError, StorageError, WorkerError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
-from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, ranges_between
+from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder
 from rolltrace.query.table_schema import FOLDER_OF_KIND
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE
@@ -23,8 +23,9 @@ from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import refuse_link
-from rolltrace.store.segment_reader import SegmentEntry, existing_segments
+from rolltrace.store.segment_reader import SegmentEntry
 from rolltrace.temp_folders import FileLock
+from rolltrace.trace.ids import new_id
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,20 +36,8 @@ _LIMITS = EngineLimits("512MB", threads=1)
 _POLL_SECONDS = 0.1
 _NOT_MADE = (WorkerError, EnvError, OSError)
 """The errors of a process that was killed, or that did not start."""
-
-
-class BuiltParts(msgspec.Struct):
-    """What a process has made of some segments."""
-
-    paths: dict[str, PartInfo]
-    """The parts by path; an empty dict if no line has rows."""
-    covered: dict[str, int]
-    errors: list[ReadError]
-
-    @property
-    def parts(self) -> list[Part]:
-        """The parts, which are private."""
-        return [Part(Path(path), info) for path, info in self.paths.items()]
+_Built = tuple[dict[str, PartInfo], list[ReadError]]
+"""What a process has made of some segments: parts by path, and errors."""
 
 
 class PartProcesses:
@@ -64,25 +53,26 @@ class PartProcesses:
         """By call, the segments that it reads and their lengths."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
-        self._count = 0
         self._releases_when_done = False
         self._lock = MakerLock(files.path, "-".join(kinds))
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
 
-    def is_long(self, covered: dict[str, int]) -> bool:
-        """Whether the segments that were not read yet are enough for several parts."""
-        return len(self._unread(covered, None)) > 1
+    def is_long(self, segments: Sequence[SegmentEntry], covered: dict[str, int]) -> bool:
+        """Whether those of these segments that were not read yet are enough for several parts."""
+        return len(self._unread(segments, covered, None)) > 1
 
-    def start(self, covered: dict[str, int], limits: Mapping[str, int] | None = None) -> bool:
-        """Start to read the segments that were not read yet, up to `limits`, if they are enough for several parts.
+    def start(
+        self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None = None
+    ) -> bool:
+        """Start to read segments that were not read yet, up to `limits`, if they are enough for several parts.
 
         False if another process makes them, or did until now: the caller looks for its parts, and calls this again.
         `pending` has what is left to the other process.
         """
         if not self._batches:
             self.pending = {}
-        batches = self._unread(covered, limits)
+        batches = self._unread(segments, covered, limits)
         if not batches or (len(batches) == 1 and not self._lock.is_elsewhere):
             if not self._batches:
                 self._lock.release()
@@ -91,11 +81,11 @@ class PartProcesses:
             self.pending |= {file: length for batch in batches for file, length in batch.items()}
             return False
         if self._pool is None:
+            self._private.mkdir(exist_ok=True)
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
         self._releases_when_done = False
         for batch in batches:
-            path = self._private / f"{'-'.join(self._kinds)}-batch-{self._count}"
-            self._count += 1
+            path = self._private / new_id()
             ends = None if limits is None else {file: limits[file] for file in batch}
             self._tried |= batch.keys()
             with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
@@ -109,14 +99,26 @@ class PartProcesses:
         if all(call.done() for call in list(self._batches)):
             self._lock.release()
 
-    def _unread(self, covered: dict[str, int], limits: Mapping[str, int] | None) -> list[dict[str, int]]:
-        entries = existing_segments(self._files, self._folder)
-        if limits is not None:
-            entries = [entry for entry in entries if f"{self._folder}/{entry.stem}" in limits]
-        return _batches(self._folder, entries, {*covered, *self._tried})
+    def _unread(
+        self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None
+    ) -> list[dict[str, int]]:
+        """Segments that were not read yet, the newest first, in batches of the size of a part, with their lengths."""
+        batches: list[dict[str, int]] = []
+        length = 0
+        for entry in reversed(segments):
+            file, added = f"{self._folder}/{entry.stem}", estimated_length(entry)
+            is_known = file in covered or file in self._tried
+            if is_known or not entry.is_regular or (limits is not None and file not in limits):
+                continue
+            if not batches or length + added > BATCH_BYTES:
+                batches.append({})
+                length = 0
+            batches[-1][file] = added
+            length += added
+        return batches
 
-    def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltParts]:
-        """What was made since the last call; with `waits`, until everything is made."""
+    def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[tuple[list[Part], list[ReadError]]]:
+        """The parts that were made since the last call, and their errors; with `waits`, until everything is made."""
         try:
             while self._batches:
                 deadline.check()
@@ -125,7 +127,8 @@ class PartProcesses:
                     for file in self._batches.pop(call, {}):  # or it was closed by another thread
                         self.pending.pop(file, None)
                     with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
-                        yield msgspec.json.decode(call.result(), type=BuiltParts)
+                        parts, errors = msgspec.json.decode(call.result(), type=_Built)
+                        yield [Part(Path(path), info) for path, info in parts.items()], errors
                 if not done and not waits:
                     return
         finally:
@@ -170,28 +173,6 @@ class MakerLock:
         self._file.release()
 
 
-def add_errors(parts: Sequence[Part], errors: Iterable[ReadError]) -> None:
-    """Let new parts of some lines say which of these lines could not be read."""
-    for part in parts[:1]:
-        part.info.errors += [error for error in errors if error.offset is not None and not error.is_transient]
-
-
-def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[dict[str, int]]:
-    """The segments that are not known, the newest first, in batches of the size of a part, with their lengths."""
-    batches: list[dict[str, int]] = []
-    length = 0
-    for entry in reversed(entries):
-        file = f"{folder}/{entry.stem}"
-        if entry.is_regular and file not in known:
-            added = estimated_length(entry)
-            if not batches or length + added > BATCH_BYTES:
-                batches.append({})
-                length = 0
-            batches[-1][file] = added
-            length += added
-    return batches
-
-
 def estimated_length(segment: SegmentEntry) -> int:
     """About how many bytes a segment has, uncompressed."""
     return segment.size * _COMPRESSION if segment.is_compressed else segment.size
@@ -204,16 +185,13 @@ def _worker_connection(private: Path) -> "duckdb.DuckDBPyConnection":
 
 
 def _build(run: RunFiles, kinds: Sequence[str], files: list[str], limits: dict[str, int] | None, path: str) -> bytes:
-    """In a worker process: make a part of some segments, up to `limits`; returns a `BuiltParts`, encoded."""
+    """In a worker process: make a part of some segments, up to `limits`; returns a `_Built`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
     reader, errors = RunReader(run), list[ReadError]()
     cursor = Cursor(run, FOLDER_OF_KIND[kinds[0]], errors.append, reads=frozenset(files).__contains__, limits=limits)
     private = Path(path)
-    builder = PartBuilder(kinds, _worker_connection(private.parent), errors.append, reader.decode_score)
+    builder = PartBuilder(kinds, _worker_connection(private.parent), errors, reader.decode_score)
     for location, line in cursor.read():
         builder.add(line, location)
-    parts = builder.write(private, ranges_between({}, cursor.covered))
-    add_errors(parts, errors)
-    for part in parts:
-        part.info.finished = cursor.finished
-    return msgspec.json.encode(BuiltParts({str(part.path): part.info for part in parts}, cursor.covered, errors))
+    parts = builder.write(private, {}, cursor)
+    return msgspec.json.encode(({str(part.path): part.info for part in parts}, errors))

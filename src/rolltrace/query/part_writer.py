@@ -1,6 +1,5 @@
 """Writes parts: each table of a folder to one Parquet file, of bounded size each."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,24 +7,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rolltrace.errors import RecordError
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
-from rolltrace.query.table_columns import DecodeScore, read_tables, with_valid_text
+from rolltrace.query.table_columns import DecodeScore, read_tables
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
     KINDS_OF_FOLDER,
     LAYOUT_VERSION,
     STORED_COLUMNS,
     TABLES_OF_KIND,
-    TEXTS,
     sql_identifier,
     sql_literal,
 )
-from rolltrace.store.cursor import LineLocation, record_read_error
+from rolltrace.store.cursor import Cursor, LineLocation, record_read_error
 from rolltrace.store.id_blocks import make_entry, write_id_blocks
 from rolltrace.store.layout import ROLLOUTS, SCORES
-from rolltrace.store.parts import Part, PartInfo, Ranges, RowStats, common_scores, finished_segments, joined_ranges
+from rolltrace.store.parts import Part, PartInfo, RowStats, merged_info
 from rolltrace.store.read_errors import ReadError
 
 if TYPE_CHECKING:
@@ -45,12 +42,8 @@ _NEW_ROWS = "_new_rows"
 _ID_COLUMNS = {ROLLOUTS: "id", SCORES: "rollout"}
 """By kind, the column with the id of a rollout in the table of the same name, which has a row for each line."""
 _ID_ROWS = 4096
-_SECONDS = "greatest(epoch_us(r.ended_at) - epoch_us(r.started_at), 0) / 1e6"
+_SECONDS = "greatest(epoch_us(ended_at) - epoch_us(started_at), 0) / 1e6"
 """How long a rollout took: 0 if the clock was set back meanwhile."""
-_STORED_REWARDS = """(
-    select id as rollout, any_value(reward) as value, any_value(reward_order) as reward_order from {}
-    where reward_order is not null group by id
-)"""
 SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
 """The columns that are the same for all attempts at one index of a group, in all sessions."""
 
@@ -62,92 +55,84 @@ class PartBuilder:
         self,
         kinds: Sequence[str],
         connection: "duckdb.DuckDBPyConnection",
-        report: Callable[[ReadError], None],
+        errors: list[ReadError],
         decode_score: DecodeScore,
     ) -> None:
         self._kinds = tuple(kinds)
         self._connection = connection
-        self._report = report
+        self._errors = errors
+        """Those in the lines, also of the cursor that reads them."""
+        self._decode_score = decode_score
         self._stats = RowStats()
         self._ids: set[str] = set()
-        self._files: Counter[str] = Counter()
-        """How many lines of each file have rows."""
-        self._decode_score = decode_score
         self._lines: list[tuple[bytes, LineLocation]] = []
         """Lines that are not columns yet."""
         self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF_KIND[kind]}
         self._bytes = 0
         self._chunk_bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to write the part."""
-        return self._bytes >= BATCH_BYTES
-
-    def add(self, line: bytes, location: LineLocation) -> None:
-        """Add a line; one that is not a record of the folder is reported, and adds no rows."""
+    def add(self, line: bytes, location: LineLocation) -> bool:
+        """Add a line; one that is not a record is reported, and adds no rows. Returns whether it is time to write."""
         self._bytes += len(line)
         self._chunk_bytes += len(line)
         self._lines.append((line, location))
         if len(self._lines) >= _CHUNK_LINES or self._chunk_bytes >= _CHUNK_BYTES:
             self._append_columns()
+        return self._bytes >= BATCH_BYTES
 
-    def write(self, path: Path, ranges: Ranges) -> list[Part]:
-        """Write the lines that were added to a new folder for each kind; to none if they have no rows."""
+    def write(self, path: Path, before: Mapping[str, int], cursor: Cursor) -> list[Part]:
+        """Write what the cursor has read since it had covered `before` to a new folder for each kind."""
         self._append_columns()
-        has_rows = any(columns.rows for columns in self._tables.values())
-        return [
-            self._write_kind(kind, path.with_name(f"{path.name}-{kind}"), ranges) for kind in self._kinds if has_rows
-        ]
+        self._stats.repeats = sum(self._stats.lines.values()) - len(self._ids)
+        ranges = {file: (before.get(file, 0), end) for file, end in cursor.covered.items() if end > before.get(file, 0)}
+        info = PartInfo(
+            layout=LAYOUT_VERSION,
+            ranges=ranges,
+            stats=self._stats,
+            finished={file: size for file, size in cursor.finished.items() if file in ranges},
+            errors=[error for error in self._errors if error.offset is not None and not error.is_transient],
+        )
+        return [self._write_kind(kind, path.with_name(f"{path.name}-{kind}"), info) for kind in self._kinds if ranges]
 
-    def _write_kind(self, kind: str, path: Path, ranges: Ranges) -> Part:
-        of_texts = RowStats(responses=self._stats.responses)
-        stats = of_texts if kind == TEXTS else msgspec.structs.replace(self._stats, responses=0)
-        if kind != TEXTS:
-            stats.lines, stats.ids = dict(self._files), (min(self._ids), max(self._ids))
-            stats.repeats = self._files.total() - len(self._ids)
-        stats.rows = {table: self._tables[table].rows for table in TABLES_OF_KIND[kind] if self._tables[table].rows}
+    def _write_kind(self, kind: str, path: Path, info: PartInfo) -> Part:
+        rows = {table: info.stats.rows[table] for table in TABLES_OF_KIND[kind] if info.stats.rows.get(table)}
+        stats = msgspec.structs.replace(info.stats, rows=rows)
         path.mkdir()
-        for table in stats.rows:
-            columns, file = self._tables.pop(table), path / f"{table}.parquet"
-            make_query = (
-                partial(rollouts_query, self._connection, stats=stats) if table == ROLLOUTS else "from {}".format
-            )
-            write_arrow_table(self._connection, columns, file, make_query)
-        return Part(path, PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats))
+        for table in rows:
+            make_query = partial(_new_rollouts, self._connection, stats) if table == ROLLOUTS else "from {}".format
+            write_arrow_table(self._connection, self._tables.pop(table), path / f"{table}.parquet", make_query)
+        return Part(path, msgspec.structs.replace(info, kind=kind, stats=stats))
 
     def _append_columns(self) -> None:
+        """Make columns of the lines that wait. If their text is not valid, or nested too deeply, look at each line."""
         lines, self._lines, self._chunk_bytes = self._lines, [], 0
-        self._append(lines)
+        try:
+            self._append(lines)
+        except (ValueError, RecursionError):
+            self._append([one for one in map(self._with_valid_text, lines) if one is not None])
+
+    def _with_valid_text(self, line: tuple[bytes, LineLocation]) -> tuple[bytes, LineLocation] | None:
+        """The same line without escapes; None, and reported, if it cannot be read."""
+        data, location = line
+        try:
+            valid = msgspec.json.encode(msgspec.json.decode(data)), location
+            read_tables(self._kinds, [valid], self._decode_score)
+        except (ValueError, RecursionError) as error:
+            self._errors.append(record_read_error(location, error))
+            return None
+        return valid
 
     def _append(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
-        """Add lines to the columns; one with text that is not valid is searched for by halving them."""
-        try:
-            self._append_all(lines)
-        except ValueError:
-            if len(lines) > 1:
-                self._append(lines[: len(lines) // 2])
-                self._append(lines[len(lines) // 2 :])
-                return
-            [(line, location)] = lines
-            try:
-                self._append_all([(with_valid_text(line), location)])
-            except RecordError as error:
-                self._report(record_read_error(location, error))
-
-    def _append_all(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
-        """Add lines to the columns, all or, if `ValueError` is raised, none of them."""
+        """Add lines to the columns, all or, if an error is raised, none of them."""
         tables, stats, errors = read_tables(self._kinds, lines, self._decode_score)
-        made = {table: columns for table, columns in tables.items() if columns and table in self._tables}
-        chunks = {table: self._tables[table].chunk(columns) for table, columns in made.items()}
+        made = [table for table, rows in stats.rows.items() if rows and table in self._tables]
+        chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
         for table, chunk in chunks.items():
-            self._tables[table].append_chunk(chunk)
-            if table in KINDS_OF_FOLDER:
-                self._ids.update(made[table]["id"])
-                self._files.update(made[table]["_file"])
+            self._tables[table].chunks.append(chunk)
+        for table in tables.keys() & KINDS_OF_FOLDER:
+            self._ids.update(tables[table]["id"])
         self._stats.merge(stats)
-        for error in errors:
-            self._report(error)
+        self._errors += errors
 
 
 def write_arrow_table(
@@ -164,32 +149,20 @@ def write_arrow_table(
         connection.unregister(_NEW_ROWS)
 
 
-def merge_parts(
-    connection: "duckdb.DuckDBPyConnection", path: Path, kind: str, parts: Sequence[Part], ranges: Ranges | None = None
-) -> Part:
-    """Write one part with the rows of several of one kind.
-
-    `ranges` are the ranges of lines that it covers, if that includes lines without rows.
-    """
-    stats = RowStats(rows={})
-    for part in parts:
-        stats.merge(part.info.stats)
-    stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF_KIND[kind]}
+def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequence[Part]) -> Part:
+    """Write one part with the rows of several of one kind."""
+    info = merged_info([part.info for part in parts])
+    stats = info.stats
+    stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF_KIND[info.kind]}
     path.mkdir()
     for table in stats.rows:
-        columns = ", ".join(map(sql_identifier, STORED_COLUMNS[table]))
-        sources = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))
-        query = f"select {columns} from {sources}"
-        if table == "rollouts":
-            has_rewards = any(part.info.scores_covered for part in parts)
-            rewards = _STORED_REWARDS.format(sources) if has_rewards else None
-            query = rollouts_query(connection, f"({query})", stats, rewards)
+        rows = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))
+        query = f"from {rows}"
+        if table == ROLLOUTS:
+            query = _with_flags(connection, f"(select * exclude (shared, retried) from {rows})", stats)
         copy_to_parquet(connection, query, path / f"{table}.parquet")
-    _add_line_stats(connection, path, stats)
-    ranges = joined_ranges(parts) if ranges is None else ranges
-    info = PartInfo(layout=LAYOUT_VERSION, kind=kind, ranges=ranges, stats=stats, scores_covered=common_scores(parts))
-    info.errors = [error for part in parts for error in part.info.errors]
-    info.finished = finished_segments(parts)
+        if table in KINDS_OF_FOLDER:
+            [(stats.repeats,)] = connection.execute(f"select count(*) - count(distinct id) from {rows}").fetchall()
     return Part(path, info)
 
 
@@ -206,60 +179,44 @@ def index_ids(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
     write_id_blocks(part, entries)
 
 
-def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: Path) -> None:
-    """Write the rows of a query to a Parquet file."""
+def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: Path) -> int:
+    """Write the rows of a query to a Parquet file; returns their number."""
     options = f"{_PARQUET}, row_group_size {_TEXT_ROWS}" if path.stem in _WITH_TEXT else _PARQUET
-    connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})")
+    [(rows,)] = connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})").fetchall()
+    return int(rows)
 
 
-def _add_line_stats(connection: "duckdb.DuckDBPyConnection", path: Path, stats: RowStats) -> None:
-    """Count the lines of a part by its table that has one row for each of them; without one, they are not counted."""
-    tables = [folder for folder in KINDS_OF_FOLDER if stats.rows.get(folder)]
-    if not tables:
-        return
-    rows = parquet_source([path / f"{tables[0]}.parquet"])
-    stats.lines = dict(connection.execute(f"select _file, count(*) from {rows} group by _file").fetchall())
-    [(first, last, stats.repeats)] = connection.execute(
-        f"select min(id), max(id), count(*) - count(distinct id) from {rows}"
-    ).fetchall()
-    stats.ids = (first, last)
+def _new_rollouts(connection: "duckdb.DuckDBPyConnection", stats: RowStats, source: str) -> str:
+    """The rollouts of new lines, whose rewards do not include late scores yet."""
+    columns = f"*, {_SECONDS} as seconds, line_reward as reward, null::{REWARD_ORDER_TYPE} as reward_order"
+    return _with_flags(connection, f"(select {columns} from {source})", stats)
 
 
-def rollouts_query(
-    connection: "duckdb.DuckDBPyConnection", source: str, stats: RowStats, rewards: str | None = None
-) -> str:
-    """Rollouts with what other lines say about them: whether they were retried, are of a shared place, or scored later.
+def _with_flags(connection: "duckdb.DuckDBPyConnection", source: str, stats: RowStats) -> str:
+    """Rollouts with what others say about them: whether they were retried, or are of a shared place.
 
     Which of several sessions counts is not stored: that depends on their ledgers, which go on (see `deduplication`).
     """
-    joined, shared, retried = "", "false", "false"
-    if stats.has_retries or len(stats.sessions) > 1:
-        connection.execute(f"create or replace temp table repeated as {_repeated(source)}")
-        counted = connection.execute("select count(*) filter (shared) from repeated").fetchone()
-        stats.shared_slots = counted[0] if counted else 0
-        joined = "left join repeated on repeated.id = r.id"
-        shared, retried = "coalesce(repeated.shared, false)", "coalesce(repeated.retried, false)"
-    reward, reward_order = "r.line_reward", f"null::{REWARD_ORDER_TYPE}"
-    if rewards is not None:
-        joined += f" left join {rewards} s on s.rollout = r.id"
-        reward, reward_order = "case when s.rollout is null then r.line_reward else s.value end", "s.reward_order"
-    return (
-        f"select r.*, {_SECONDS} as seconds, {reward} as reward, "
-        f"{reward_order} as reward_order, {shared} as shared, {retried} as retried from {source} r {joined}"
-    )
-
-
-def _repeated(source: str) -> str:
-    """The ids of rollouts that were retried in their session, or of whose place another session has a rollout."""
-    return f"""
+    may_repeat = stats.has_retries or len(stats.sessions) > 1
+    with_index = f'{source} where "index" is not null'
+    # Whether two rollouts may be of one place, by its hash: which of them count takes much longer to find.
+    hashes = f"select hash({SLOT_COLUMNS}) as h from {with_index}"
+    repeated_hash = f"from ({hashes}) group by h having count(*) > 1 limit 1"
+    if not may_repeat or connection.execute(repeated_hash).fetchone() is None:
+        return f"select *, false as shared, false as retried from {source}"
+    connection.execute(f"""
+        create or replace temp table repeated as
         select id, bool_or(shared) as shared, bool_or(retried) as retried from (
             select id,
                 min(session) over (partition by {SLOT_COLUMNS})
                     <> max(session) over (partition by {SLOT_COLUMNS}) as shared,
                 attempt < max(attempt) over (partition by {SLOT_COLUMNS}, session) as retried
-            from {source} where "index" is not null
+            from {with_index}
         ) where shared or retried group by id
-    """
+    """)
+    [(stats.shared_slots,)] = connection.execute("select count(*) filter (shared) from repeated").fetchall()
+    flags = ", ".join(f"coalesce(repeated.{name}, false) as {name}" for name in ("shared", "retried"))
+    return f"select r.*, {flags} from {source} r left join repeated on repeated.id = r.id"
 
 
 def parquet_source(paths: Iterable[Path]) -> str:
@@ -270,8 +227,3 @@ def parquet_source(paths: Iterable[Path]) -> str:
 def empty_query(kinds: Mapping[str, str]) -> str:
     """A table of these columns without rows."""
     return f"select {', '.join(f'null::{kind} as {sql_identifier(name)}' for name, kind in kinds.items())} where false"
-
-
-def ranges_between(before: Mapping[str, int], after: Mapping[str, int]) -> Ranges:
-    """What was read between two states of a cursor."""
-    return {file: (before.get(file, 0), last) for file, last in after.items() if last > before.get(file, 0)}

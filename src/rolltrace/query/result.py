@@ -157,7 +157,7 @@ class QueryResult:
         if self._database.is_closed:
             raise closed_error()
         if self._snapshot is None:
-            self._snapshot = self._database.snapshot(self._statement.tables, self._deadline)
+            self._snapshot = self._database.snapshot(self._statement.tables, self._deadline, self._statement.iterations)
         return self._snapshot
 
 

@@ -1,4 +1,4 @@
-"""The terms whose sum is a reward, and the numbers behind it."""
+"""The terms whose sum is a reward, the numbers behind it, and what regrades said of it."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +10,8 @@ from rolltrace.trace.json_numbers import Float, as_float
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.stop_reasons import StopReason
 
+REGRADE_PREFIX = "regrade/"
+"""What the names of scores begin with that `rolltrace regrade` wrote."""
 _TOLERANCE = 1e-6
 """The relative error of a loop that adds in 32 bits."""
 
@@ -59,6 +61,30 @@ def reward_components(rollout: Rollout) -> dict[str, float]:
     for source, data in (("grade", grade), ("group_grade", {} if late is None else late.data.get("reward_data"))):
         numbers = numbers | {f"{source}.{name}" if name in numbers else name: value for name, value in _floats(data)}
     return numbers
+
+
+class Regrade(msgspec.Struct, frozen=True):
+    """What a rollout was worth before it was graded again, and after."""
+
+    name: str
+    """The name of the score: `regrade/GRADER@VERSION`."""
+    old: Float | None
+    """The reward that it had then."""
+    new: Float | None
+    """None if the grader failed."""
+    is_reward: bool
+    """Whether the new value is the reward now."""
+
+
+def regrades(rollout: Rollout) -> tuple[Regrade, ...]:
+    """The latest score of each regrade of a rollout, the latest regrade last."""
+    total = rollout.reward_score
+    current = None if total is None else total.data.get("regrade")
+    latest = {score.name: score for score in rollout.scores if score.name.startswith(REGRADE_PREFIX)}
+    return tuple(
+        Regrade(name, as_float(score.data.get("old_reward")), score.value, name == current)
+        for name, score in sorted(latest.items(), key=lambda item: rollout.scores.index(item[1]))
+    )
 
 
 def same_reward(one: float | None, other: float | None) -> bool:

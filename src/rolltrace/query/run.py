@@ -5,27 +5,30 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
-from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
+from rolltrace.errors import InputError, RecordError, UnknownNameError
 from rolltrace.query.database import Database
-from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits, QueryDeadline
+from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits, QueryDeadline, TableSnapshot
 from rolltrace.query.follow import StopEvent, follow
 from rolltrace.query.groups import Group, group_from_row
 from rolltrace.query.record_reader import LateScoreReader, LineReader, growing_batches, with_scores
 from rolltrace.query.result import QueryResult
+from rolltrace.query.run_paths import open_readers
 from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.sql_check import Parameters, Statement
 from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
 from rolltrace.store.cursor import LineLocation, record_read_error
-from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, find_object_runs, is_run, read_info
+from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.object_address import as_path, is_address
+from rolltrace.store.parts import Bounds
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
-from rolltrace.store.run_files import LocalFiles, RunFiles
+from rolltrace.store.run_files import RunFiles
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
+
+Output = TypeVar("Output")
 
 PAGE_ROWS = 50_000
 """How many locations are sorted at once, unless one file has more."""
@@ -41,55 +44,15 @@ def open_run(
 ) -> "Run":
     """Open the run at `path`, or with these files. A directory of runs, or several paths, are opened as one.
 
+    A path may be a pattern such as `runs/gsm8k-*`, also in an object store.
+
     `memory` and `threads` limit what statements may use. With `partial`, statements about a long run do not wait until
     all of its tables are made: they answer from the newest segments, and `Run.coverage` says how much that is.
     `on_progress` is called with that number while tables are being made.
     """
     limits = EngineLimits(memory, threads)
     paths = [path] if isinstance(path, str | Path | RunFiles) else path
-    readers = [RunReader(run) for one in paths for run in _runs_at(one)]
-    if not readers:
-        raise InputError("Expected at least one run to open, got no paths.")
-    _refuse_copies(readers)
-    return Run(readers, limits, partial=partial, on_progress=on_progress)
-
-
-def _refuse_copies(readers: Sequence[RunReader]) -> None:
-    known: dict[str, Path] = {}
-    for reader in readers:
-        first = known.setdefault(reader.info.id, reader.path)
-        if first is not reader.path:
-            raise InputError(
-                f"Expected each run once, got {first} and {reader.path}, which are copies of the same run: "
-                "open one of them, or list the runs one by one."
-            )
-
-
-def _runs_at(run: str | Path | RunFiles) -> Sequence[Path | RunFiles]:
-    if isinstance(run, RunFiles):
-        return [run]
-    path = as_path(run)
-    if is_run(path):
-        return [path]
-    runs = _child_runs(path)
-    if not runs:
-        if (path / ROLLOUTS).is_dir():
-            read_info(LocalFiles(path))  # raises the error for a missing run.json
-        raise RunNotFoundError(
-            f"Expected a run at {path}, a directory with {RUN_FILE}, or a directory of runs, "
-            f"got {'neither' if path.exists() else 'nothing'}."
-        )
-    return runs
-
-
-def _child_runs(path: Path) -> list[Path]:
-    if is_address(path):
-        return list(find_object_runs(path, depth=1))
-    try:
-        # Links are skipped: `runs/latest` may be a link to a run in the same directory.
-        return sorted(child for child in path.iterdir() if not child.is_symlink() and is_run(child))
-    except OSError:
-        return []
+    return Run(open_readers(paths), limits, partial=partial, on_progress=on_progress)
 
 
 class Run:
@@ -147,9 +110,9 @@ class Run:
         """Let later statements answer from the tables as they are now, so that their answers fit together."""
         self._database.hold()
 
-    def refresh(self) -> None:
-        """Read what was written by now of rollouts and scores, as the next statement would."""
-        self._database.snapshot(frozenset({"rollouts"}), QueryDeadline())
+    def refresh(self, tables: frozenset[str] = frozenset({"rollouts"})) -> None:
+        """Read what was written by now of rollouts and scores, as the next statement over these tables would."""
+        self._database.snapshot(tables, QueryDeadline())
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id, with all its messages and steps, and the scores written by now."""
@@ -172,7 +135,30 @@ class Run:
         `where` and `order_by` are SQL expressions over its columns. The first `offset` rollouts are skipped. Damaged
         lines are left out, and are among the `problems`.
         """
-        return self._rollouts_at(self._locations("rollouts", where, order_by, limit, offset))
+        return self.rollouts_at(self._locations("rollouts", where, order_by, limit, offset))
+
+    def rollouts_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
+        """The rollouts at these locations, with their scores, without those whose line was damaged since.
+
+        A location is a row of a run's id, the rollout's id, its file, offset and length.
+        """
+        with contextlib.ExitStack() as stack:
+            lines = self._line_readers(stack)
+            scores = {run: stack.enter_context(LateScoreReader(one.reader, self._errors)) for run, one in lines.items()}
+            for batch in growing_batches(locations):
+                late = {
+                    run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run])
+                    for run, own in scores.items()
+                }
+                for run, rollout, *place in batch:
+                    name, location = "" if len(self._readers) == 1 else run, LineLocation(*place)
+                    reader = lines.get(name)
+                    try:
+                        record = self.get(rollout) if reader is None else reader.rollout(rollout, location)
+                    except (RecordError, UnknownNameError) as error:  # damaged since its table was made
+                        self._errors.report(record_read_error(location, error))
+                    else:
+                        yield record if reader is None else with_scores(record, late[name])
 
     def groups(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
@@ -195,6 +181,10 @@ class Run:
         """The locations of the lines of these records, by id."""
         return {row[1]: LineLocation(*row[2:]) for row in self._locations(kind, where, None, None, 0)}
 
+    def select_locations(self, where: str | None) -> Statement:
+        """A statement of Rolltrace's own for the run, id and location of the rollouts that match a user's condition."""
+        return self._database.check_expressions("rollouts", where, None)
+
     def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> QueryResult:
         """Run one SELECT over the tables of `docs/tables.md`. Statements can only read.
 
@@ -204,9 +194,20 @@ class Run:
         database = self._database
         return QueryResult(database.check(sql, parameters), database, timeout)
 
-    def select(self, sql: str, tables: frozenset[str]) -> QueryResult:
+    def select(self, sql: str, tables: frozenset[str], iterations: Bounds | None = None) -> QueryResult:
         """Run a SELECT of Rolltrace's own, which may name internal views over these tables."""
-        return QueryResult(Statement(sql, tables), self._database)
+        return QueryResult(Statement(sql, tables, iterations=iterations), self._database)
+
+    def with_snapshot(self, tables: frozenset[str], work: Callable[[TableSnapshot], Output]) -> Output:
+        """Call `work` with these tables as they are now; again, if a file of them was deleted or damaged meanwhile."""
+        import duckdb
+
+        while True:
+            snapshot = self._database.snapshot(tables, QueryDeadline())
+            try:
+                return work(snapshot)
+            except duckdb.Error as error:
+                self._database.recover(error, snapshot)
 
     def ledgers(self) -> dict[str, Ledger]:
         """The last ledger of each session."""
@@ -287,13 +288,13 @@ class Run:
         locations = self._database.check_expressions(table, where, None)
         tables = locations.tables | {table}
         counts = f"select run, _file, count(*) from ({locations.sql}) group by run, _file order by run, _file"
-        files = self.select(counts, tables)  # now, so that a wrong condition raises at once
+        files = self.select(counts, tables, locations.iterations)  # now, so that a wrong condition raises at once
 
         def read() -> Iterator[tuple[Any, ...]]:
             for run, first, last in _file_ranges(files):
                 between = f"run = {sql_literal(run)} and _file between {sql_literal(first)} and {sql_literal(last)}"
                 sql = f"from ({locations.sql}) where {between} order by _file, _offset"
-                yield from self.select(sql, tables)
+                yield from self.select(sql, tables, locations.iterations)
 
         return read()
 
@@ -307,30 +308,10 @@ class Run:
         sql = statement.sql if order_by is not None else f"{statement.sql} order by {default_order}"
         sql += "" if limit is None else f" limit {limit:d}"
         sql += "" if not offset else f" offset {offset:d}"
-        return self.select(sql, statement.tables | {table})
+        return self.select(sql, statement.tables | {table}, statement.iterations)
 
     def _rollouts_of(self, ids: Sequence[str]) -> Iterator[Rollout]:
         return self.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})", order_by='"index", id')
-
-    def _rollouts_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
-        """The rollouts at these locations, with their scores, without those whose line was damaged since."""
-        with contextlib.ExitStack() as stack:
-            lines = self._line_readers(stack)
-            scores = {run: stack.enter_context(LateScoreReader(one.reader, self._errors)) for run, one in lines.items()}
-            for batch in growing_batches(locations):
-                late = {
-                    run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run])
-                    for run, own in scores.items()
-                }
-                for run, rollout, *place in batch:
-                    name, location = "" if len(self._readers) == 1 else run, LineLocation(*place)
-                    reader = lines.get(name)
-                    try:
-                        record = self.get(rollout) if reader is None else reader.rollout(rollout, location)
-                    except (RecordError, UnknownNameError) as error:  # damaged since its table was made
-                        self._errors.report(record_read_error(location, error))
-                    else:
-                        yield record if reader is None else with_scores(record, late[name])
 
     def _scores_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Score]:
         """The scores at these locations, without those whose file was damaged since."""

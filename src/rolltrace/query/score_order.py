@@ -10,6 +10,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import SegmentName
 
@@ -92,8 +93,13 @@ def select_latest_rewards(scores: str, stored_rollouts: str | None = None) -> st
     `scores` is a table of scores. `stored_rollouts` is a table of rollouts that have the rewards of earlier scores: the
     score that gave a reward there is compared with those that came since.
     """
-    columns = "rollout, session, _writer, _sequence, _offset, created_at, value"
-    source = f"select {columns} from {scores} where name = 'reward' and rollout is not null"
+    return select_latest_scores(scores, "reward", stored_rollouts=stored_rollouts)
+
+
+def select_latest_scores(scores: str, name: str, value: str = "value", *, stored_rollouts: str | None = None) -> str:
+    """SQL: the same for the scores of a name, with an expression over their columns as `value`."""
+    columns = f"rollout, session, _writer, _sequence, _offset, created_at, {value} as value"
+    source = f"select {columns} from {scores} where name = {sql_literal(name)} and rollout is not null"
     if stored_rollouts is not None:
         source = f"""
             with new as ({source}) from new union all

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, StorageError
+from rolltrace.query.iteration_bounds import iteration_bounds
 from rolltrace.query.table_schema import TABLE_INPUTS
+from rolltrace.store.parts import Bounds
 from rolltrace.temp_folders import is_full_disk, temp_folder_error
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class Statement(NamedTuple):
     """The tables of the run that it reads."""
     parameters: Parameters = None
     """The values of `?` or `$name`."""
+    iterations: Bounds | None = None
+    """The first and the last iteration of the rows that it needs, see `iteration_bounds`."""
 
 
 def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection", parameters: Parameters = None) -> Statement:
@@ -67,7 +71,7 @@ def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection", parameter
         tree = _tree(explained_text, kind, connection)
     else:
         tree = _tree(text, kind, connection)
-    return Statement(text, frozenset(_check_tree(tree)), values)
+    return Statement(text, frozenset(_check_tree(tree)), values, iteration_bounds(_walk(tree), values))
 
 
 def check_expressions(
@@ -87,10 +91,10 @@ def check_expressions(
     if order_by is not None:
         _check_frame(frame, f"{frame} order by \n{order_by}\n", ("modifiers",), f"order_by = {order_by!r}", connection)
         ending += f" order by \n{order_by}\n"
-    tables = check_statement(frame + ending, connection).tables
-    if table not in LOCATION_VIEWS:
-        return Statement(f"from {table}{ending}", tables)
-    return Statement(f"select run, id, _file, _offset, _length from {LOCATION_VIEWS[table]} as {table}{ending}", tables)
+    checked = check_statement(frame + ending, connection)
+    columns, view = "select run, id, _file, _offset, _length ", f"{LOCATION_VIEWS.get(table)} as {table}"
+    sql = f"{columns}from {view}{ending}" if table in LOCATION_VIEWS else f"from {table}{ending}"
+    return checked._replace(sql=sql)
 
 
 def _check_frame(

@@ -1,24 +1,27 @@
 """Columns of tables from lines of a run. Each line is decoded once, for all tables of its folder."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain, compress, pairwise, repeat
 from types import GenericAlias
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import astuple
 
-from rolltrace.errors import RecordError
+from rolltrace.query.arrow_columns import as_float
 from rolltrace.query.score_order import write_position
 from rolltrace.query.table_schema import (
     CALL_FIELDS,
     LOCATION_COLUMNS,
     MESSAGE_FIELDS,
+    NUMBER_MAP,
     ROLLOUT_FIELDS,
     SCORE_FIELDS,
     STEP_CONTEXT,
     STEP_FIELDS,
     RecordColumns,
+    sql_type,
 )
 from rolltrace.store.cursor import LineLocation, record_read_error
 from rolltrace.store.layout import ROLLOUTS, SCORES
@@ -26,41 +29,31 @@ from rolltrace.store.parts import RowStats
 from rolltrace.store.read_errors import ReadError
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout
-from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Timestamp, field_by_name, record_fields
+from rolltrace.trace.field_types import Field, FieldKind, Timestamp, field_by_name, record_fields
 from rolltrace.trace.freeform import check_nesting
-from rolltrace.trace.json_numbers import INT64_LIMIT
 from rolltrace.trace.limits import MAX_NESTING
-from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Rollout, Step
+from rolltrace.trace.rollout import Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.strict_json import json_encoder
 
-Integer = Annotated[int, msgspec.Meta(ge=-INT64_LIMIT, le=INT64_LIMIT - 1)] | None
-"""What a column of 64 bits can hold; a larger integer is left out of the table, and stays in the record."""
 Real = float | Literal["NaN", "Infinity", "-Infinity"] | None
-NumberMap = dict[str, float | bool | Literal["NaN", "Infinity", "-Infinity"]]
-Version = Annotated[int, msgspec.Meta(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
+NumberMap = dict[str, float | int | bool | Literal["NaN", "Infinity", "-Infinity"]]
 
 DecodeScore = Callable[[bytes], Score]
 Columns = dict[str, Sequence[Any]]
 
 _EMPTY = msgspec.Raw(b"{}")
-_encoder = msgspec.json.Encoder()
 
-_DECODED_TYPES: dict[FieldKind, Any] = {
-    FieldKind.NAME: str,
-    FieldKind.LABEL: str,
-    FieldKind.TEXT: str,
-    FieldKind.CHOICE: str,
-    FieldKind.NAME_OR_INTEGER: int | str,
-    FieldKind.INTEGER: Integer,
-    FieldKind.BOOLEAN: bool,
-    FieldKind.NUMBER: Real,
-    FieldKind.DURATION: Real,
-    FieldKind.NUMBERS: NumberMap,
-    FieldKind.TIMESTAMP: Timestamp,
+_DECODED_TYPES: dict[str, Any] = {
+    "VARCHAR": str,
+    "VARCHAR[]": list[str],
+    "BIGINT": int | None,
+    "BOOLEAN": bool,
+    "DOUBLE": Real,
+    "TIMESTAMP": Timestamp,
+    NUMBER_MAP: NumberMap,
 }
-"""By the kind of a field, what it is decoded to; other kinds are not decoded."""
+"""By the type of a column, what its field is decoded to; others are not decoded."""
 
 
 class _Ignored(msgspec.Struct):
@@ -73,9 +66,9 @@ class _TextOnly(msgspec.Struct):
 
 def _decoded(field: Field) -> tuple[Any, Any]:
     """The type that a field is decoded to, and its default."""
-    if field.kind not in _DECODED_TYPES or (field.depth and field.kind is not FieldKind.NAME):
+    kind = int | str if field.kind is FieldKind.NAME_OR_INTEGER else _DECODED_TYPES.get(sql_type(field))
+    if kind is None:
         return msgspec.Raw, _EMPTY if field.kind is FieldKind.FREE_FORM else None
-    kind = list[str] if field.depth else _DECODED_TYPES[field.kind]
     default = list(field.default) if field.depth and not field.is_required else field.default
     return kind | None if field.is_nullable else kind, default
 
@@ -84,27 +77,23 @@ def _line_struct(record: type[msgspec.Struct], names: Sequence[str], parts: Mapp
     """A struct that decodes only these fields of a record; `parts` are the types of its fields that are records."""
     parts = parts or {}
     defined: list[Any] = []
-    for name in [name for name in field_by_name(record) if name in names or name in parts]:  # decoded fastest in order
-        field = field_by_name(record)[name]
-        if name not in parts:
+    fields = [field for field in record_fields(record) if field.name in names or field.name in parts]
+    for field in fields:  # in their order, because that is decoded fastest
+        if field.name not in parts:
             kind, default = _decoded(field)
         elif field.depth:
-            kind, default = GenericAlias(list, (parts[name],)), []
+            kind, default = GenericAlias(list, (parts[field.name],)), []
         else:
-            kind, default = parts[name], None
-        kind = Version if name == "v" else kind
-        is_required = field.is_required or name == "v"
-        defined.append((name, kind) if is_required else (name, kind, msgspec.field(default=default)))
-    renamed = {name: field_by_name(record)[name].written_name for name in (*names, *parts)}
+            kind, default = parts[field.name], None
+        defined.append((field.name, kind) if field.is_required else (field.name, kind, msgspec.field(default=default)))
+    renamed = {field.name: field.written_name for field in fields}
     return msgspec.defstruct(f"{record.__name__}Line", defined, kw_only=True, rename=renamed, gc=False)
 
 
 class _RecordTable:
     """Makes the columns that show the fields of a record from what `struct` decodes of it."""
 
-    def __init__(
-        self, columns: RecordColumns, before: Sequence[str] = (), parts: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, columns: RecordColumns, parts: Mapping[str, Any] | None = None) -> None:
         flattened = {name: columns.parts(field_by_name(columns.record)[name]) for name in columns.flattened}
         plain = [field for field in columns.fields if field.name not in flattened and field.name not in columns.counted]
         parts = {
@@ -112,9 +101,9 @@ class _RecordTable:
             **{name: self._part_struct(columns, name) for name in flattened},
             **(parts or {}),
         }
-        names = [*before, *(field.name for field in plain if field.name not in parts)]
-        self.struct = _line_struct(columns.record, names, parts)
-        """Decodes what the columns need, and the fields named in `before`."""
+        self.struct = _line_struct(columns.record, [field.name for field in plain if field.name not in parts], parts)
+        """What the columns need of a record, and the `parts`."""
+        self.decode = msgspec.json.Decoder(self.struct).decode
         self._names = self.struct.__struct_fields__
         self._counted = columns.counted
         self._flattened = {name: tuple(shown) for name, shown in flattened.items()}
@@ -128,7 +117,7 @@ class _RecordTable:
         return _line_struct(field.record, shown) | None  # type: ignore[arg-type]
 
     def columns(self, records: Sequence[Any]) -> Columns:
-        """The columns of some records; raises `RecordError` if a free-form value is nested too deeply."""
+        """The columns of some records; raises `RecursionError` if a free-form value is nested too deeply."""
         columns: Columns = dict(zip(self._names, _transposed(records, len(self._names)), strict=True))
         for name in self._as_text:
             columns[name] = [None if value is None else str(value) for value in columns[name]]
@@ -148,104 +137,80 @@ def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
     return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
 
 
-_steps = _RecordTable(STEP_FIELDS, ("sampling",), {"prompt": tuple[int, int], "response": int | _TextOnly})
+_steps = _RecordTable(STEP_FIELDS, {"prompt": tuple[int, int], "response": int | _TextOnly, "sampling": int | None})
 _messages = _RecordTable(MESSAGE_FIELDS)
 _NO_MESSAGE = _messages.struct(role=None, content=None)
 """In place of the message of a step whose response is not one of the rollout's messages."""
-_calls = _RecordTable(CALL_FIELDS, (), {"reply": _TextOnly | None, "quotes": _Ignored})
+_calls = _RecordTable(CALL_FIELDS, {"reply": _TextOnly | None, "quotes": _Ignored})
 _rollouts = _RecordTable(
     ROLLOUT_FIELDS,
-    ("v",),
     {"steps": _steps.struct, "messages": _messages.struct, "calls": _calls.struct, "sampling": msgspec.Raw},
 )
-_usage_only = _line_struct(Step, (), {"usage": _RecordTable._part_struct(STEP_FIELDS, "usage")})
-_rollouts_only = _RecordTable(ROLLOUT_FIELDS, ("v",), {"steps": _usage_only})
-_scores = _RecordTable(SCORE_FIELDS, ("v",), {"calls": _calls.struct})
-_GROUP_FIELDS = GroupKey.__struct_fields__
-_TOKENS = ("prompt_tokens", "completion_tokens")
-
-_rollout_decoder = msgspec.json.Decoder(_rollouts.struct)
-_rollouts_only_decoder = msgspec.json.Decoder(_rollouts_only.struct)
-_score_decoder = msgspec.json.Decoder(_scores.struct)
+_numbers_only = _line_struct(
+    Step, ("reward_data", "metrics"), {"usage": _RecordTable._part_struct(STEP_FIELDS, "usage")}
+)
+_rollouts_only = _RecordTable(ROLLOUT_FIELDS, {"steps": _numbers_only})
+_scores = _RecordTable(SCORE_FIELDS, {"calls": _calls.struct})
 
 
 def read_tables(
     kinds: tuple[str, ...], lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore
 ) -> tuple[dict[str, Columns], RowStats, list[ReadError]]:
-    """Decode lines of a folder into the columns of its tables; the errors are those of lines that are not records.
+    """Decode verified lines of a folder into columns of its tables; the errors are those of lines that are not records.
 
-    Raises `RecordError` if a free-form value in one of them is nested too deeply. For rollouts alone, their texts are
+    Raises `RecursionError` if a free-form value in one of them is nested too deeply. For rollouts alone, texts are
     skipped. Other kinds are of tables that need whole lines.
     """
-    if kinds == (ROLLOUTS,):
-        decoder, make_tables = _rollouts_only_decoder, _rollouts_only_tables
-    elif kinds == (SCORES,):
-        decoder, make_tables = _score_decoder, _score_tables
-    else:
-        decoder, make_tables = _rollout_decoder, _rollout_tables
-    decode_whole: Callable[[bytes], Any] = decode_score if kinds == (SCORES,) else decode_rollout
+    table = _scores if kinds == (SCORES,) else _rollouts_only if kinds == (ROLLOUTS,) else _rollouts
+    decode_whole: Callable[[bytes], Any] = decode_score if table is _scores else decode_rollout
     records, locations, errors = [], [], []
     for line, location in lines:
         try:
-            record = _read(decoder, line)
-            if kinds != (ROLLOUTS,) and record.calls and any(call.quotes for call in record.calls):
+            record = table.decode(line)
+            if table is not _rollouts_only and record.calls and any(call.quotes for call in record.calls):
                 _restore_quotes(record.calls, decode_whole(line).calls)
-        except RecordError as error:
+        except (ValueError, RecursionError) as error:
             errors.append(record_read_error(location, error))
         else:
             records.append(record)
             locations.append(location)
-    stats = RowStats()
-    return make_tables(records, locations, stats) if records else {}, stats, errors
+    if not records:
+        return {}, RowStats(), errors
+    rows = {**table.columns(records), **dict(zip(LOCATION_COLUMNS, zip(*locations, strict=True), strict=True))}
+    stats = RowStats(lines=Counter(rows["_file"]), ids=(min(rows["id"]), max(rows["id"])))
+    if table is _scores:
+        tables = _score_tables(records, locations, rows, stats)
+    else:
+        tables = _rollout_tables(table, records, rows, stats)
+    stats.rows = {name: len(columns["run"]) for name, columns in tables.items()}
+    return tables, stats, errors
 
 
-def _rollouts_only_tables(
-    records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats
+def _rollout_tables(
+    table: _RecordTable, records: Sequence[Any], rollouts: Columns, stats: RowStats
 ) -> dict[str, Columns]:
-    rollouts = _rollout_columns(_rollouts_only, records, locations, stats)
-    usages = [step.usage for record in records for step in record.steps]
-    for name in _TOKENS:
-        values = [None if usage is None else getattr(usage, name) for usage in usages]
-        rollouts[name] = _sums(values, rollouts["steps"])
-    return {"rollouts": rollouts}
-
-
-def _rollout_columns(
-    table: _RecordTable, records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats
-) -> Columns:
-    rollouts = {**table.columns(records), **_location_columns(locations)}
+    """The tables of rollouts that were decoded for `table`."""
+    iterations = [number for number in rollouts["iteration"] if number is not None]
+    stats.iterations = (min(iterations), max(iterations)) if iterations else None
     stats.sessions = set(rollouts["session"])
     stats.has_retries = any(rollouts["attempt"])
-    return rollouts
-
-
-def _rollout_tables(records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats) -> dict[str, Columns]:
-    rollouts = _rollout_columns(_rollouts, records, locations, stats)
+    _add_numbers_of_steps(rollouts, [step for record in records for step in record.steps])
+    if table is _rollouts_only:
+        return {"rollouts": rollouts}
     steps, messages = _step_and_message_columns(records, rollouts)
-    stats.responses = len(steps["_position"]) - steps["_position"].count(None)
-    for name in _TOKENS:
-        rollouts[name] = _sums(steps[name], rollouts["steps"])
-    return {
-        "rollouts": rollouts,
-        "steps": steps,
-        "other_messages": messages,
-        "calls": _call_columns(records, rollouts["calls"], rollouts, rollout=rollouts["id"]),
-    }
+    calls = _call_columns(records, rollouts, rollout=rollouts["id"])
+    return {"rollouts": rollouts, "steps": steps, "other_messages": messages, "calls": calls}
 
 
-def _score_tables(records: Sequence[Any], locations: Sequence[LineLocation], stats: RowStats) -> dict[str, Columns]:
-    scores = {**_scores.columns(records), **_location_columns(locations)}
+def _score_tables(
+    records: Sequence[Any], locations: Sequence[LineLocation], scores: Columns, stats: RowStats
+) -> dict[str, Columns]:
     stats.rewards = sum(record.name == "reward" and record.rollout is not None for record in records)
     written = list(map(write_position, locations))
     scores["_writer"] = [position.writer for position in written]
     scores["_sequence"] = [position.sequence for position in written]
-    counts = [len(record.calls) for record in records]
-    calls = _call_columns(records, counts, scores, rollout=scores["rollout"], score=scores["id"])
+    calls = _call_columns(records, scores, rollout=scores["rollout"], score=scores["id"])
     return {"scores": scores, "score_calls": calls}
-
-
-def _location_columns(locations: Sequence[LineLocation]) -> Columns:
-    return dict(zip(LOCATION_COLUMNS, zip(*locations, strict=True), strict=True))
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
@@ -298,18 +263,15 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tupl
     }
 
 
-def _call_columns(
-    records: Sequence[Any], counts: Sequence[int], owners: Columns, **ids: Sequence[str | None]
-) -> Columns:
+def _call_columns(records: Sequence[Any], owners: Columns, **ids: Sequence[str | None]) -> Columns:
     """The model calls of rollouts or of scores; `ids` are the rollout and the score of each."""
     calls = [call for record in records for call in record.calls]
-    if not calls:
-        return {}
+    counts = [len(record.calls) for record in records]
     return {
         **_calls.columns(calls),
         "rollout": _repeated(ids["rollout"], counts),
         "score": _repeated(ids.get("score", [None]), counts),
-        **{name: _repeated(owners[name], counts) for name in ("run", *_GROUP_FIELDS)},
+        **{name: _repeated(owners[name], counts) for name in ("run", *GroupKey.__struct_fields__)},
         "position": list(chain.from_iterable(map(range, counts))),
         "reply": [None if call.reply is None else call.reply.content for call in calls],
     }
@@ -323,70 +285,51 @@ def _restore_quotes(calls: Sequence[Any], whole: Sequence[Call]) -> None:
             call.reply.content = one.reply.content
 
 
-def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
-    try:
-        return decoder.decode(line)
-    except (ValueError, RecursionError):
-        try:  # numbers that a record may hold and a column cannot
-            return decoder.decode(_encoder.encode(_with_fitting_integers(msgspec.json.decode(line), "")))
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"Expected a record: {error}.") from error
-
-
 def _check_nesting(values: Sequence[Any]) -> None:
     """Refuse free-form values that are nested too deeply, as decoding the whole record does."""
     if max(map(len, values), default=0) <= 2 * MAX_NESTING:  # shorter ones are not nested so deeply
         return
     for data in map(bytes, values):
         if data.count(b"{") + data.count(b"[") > MAX_NESTING:
-            try:
-                check_nesting(msgspec.json.decode(data))
-            except (ValueError, RecursionError) as error:
-                raise RecordError(f"Expected a record that is nested at most {MAX_NESTING} deep.") from error
+            check_nesting(msgspec.json.decode(data))
 
 
-def with_valid_text(line: bytes) -> bytes:
-    """The same record without escapes; raises `RecordError` if any text in it is not valid."""
-    try:
-        return _encoder.encode(msgspec.json.decode(line))
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"Expected a record: {error}.") from error
-
-
-def _names_of(*kinds: FieldKind) -> frozenset[str]:
-    """The names, in a line, of all fields of these kinds."""
-    records = (Rollout, Step, Message, Call, Score, *(field.record for field in record_fields(Rollout) if field.record))
-    return frozenset(field.written_name for record in records for field in record_fields(record) if field.kind in kinds)
-
-
-_FREE_FORM = _names_of(FieldKind.FREE_FORM, FieldKind.CUSTOM)
-_MAPS = _names_of(FieldKind.NUMBERS)
-_UNCHANGED = _names_of(FieldKind.RESPONSE, FieldKind.NAME_OR_INTEGER) | {"v"}
-
-
-def _with_fitting_integers(value: Any, name: str) -> Any:
-    """The record with integers that fit: in maps of numbers as floats, elsewhere left out."""
-    if name in _FREE_FORM or (name in _UNCHANGED and isinstance(value, int | str)):
-        return value
-    if isinstance(value, dict):
-        return {key: _with_fitting_integers(item, name if name in _MAPS else key) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_fitting_integers(item, name) for item in value]
-    if type(value) is not int or -INT64_LIMIT <= value < INT64_LIMIT:
-        return value
-    if name not in _MAPS:
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return "Infinity" if value > 0 else "-Infinity"
-
-
-def _sums(values: Iterable[int | None], counts: Iterable[int]) -> list[int | None]:
-    """The sums of so many values each, one after the other; None if a column cannot hold it."""
+def _sums(values: Iterable[int | None], counts: Iterable[int]) -> list[int]:
+    """The sums of so many values each, one after the other."""
     totals = list(accumulate([value or 0 for value in values], initial=0))
-    sums = [totals[last] - totals[first] for first, last in pairwise(accumulate(counts, initial=0))]
-    return [total if -INT64_LIMIT <= total < INT64_LIMIT else None for total in sums]
+    return [totals[last] - totals[first] for first, last in pairwise(accumulate(counts, initial=0))]
+
+
+def _add_numbers_of_steps(rollouts: Columns, steps: Sequence[Any]) -> None:
+    """Add what rollouts show of their steps; `steps` are those of all of them."""
+    counts = rollouts["steps"]
+    for name in ("prompt_tokens", "completion_tokens"):
+        rollouts[name] = _sums([None if step.usage is None else getattr(step.usage, name) for step in steps], counts)
+    ranges = list(pairwise(accumulate(counts, initial=0)))
+    rewards, metrics = [step.reward_data for step in steps], [step.metrics for step in steps]
+    rollouts["step_reward_data"] = [
+        rewards[first] if last - first == 1 else _sum_by_name(rewards[first:last]) for first, last in ranges
+    ]
+    rollouts["step_metrics"] = means = []
+    for own, (first, last) in zip(rollouts["metrics"], ranges, strict=True):
+        others = [numbers for numbers in metrics[first:last] if not numbers.keys() <= own.keys()]
+        means.append(_mean_by_name(others, own) if others else {})
+
+
+def _sum_by_name(maps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    try:
+        for numbers in maps:
+            for name, value in numbers.items():
+                sums[name] = sums.get(name, 0.0) + value
+    except (TypeError, OverflowError):
+        return _sum_by_name([{name: as_float(value) for name, value in one.items()} for one in maps])
+    return sums
+
+
+def _mean_by_name(maps: Sequence[Mapping[str, Any]], without: Mapping[str, Any]) -> dict[str, float]:
+    counts, sums = Counter(chain.from_iterable(maps)), _sum_by_name(maps)
+    return {name: total / counts[name] for name, total in sums.items() if name not in without}
 
 
 def _at(items: Sequence[Any], index: int | None) -> Any:

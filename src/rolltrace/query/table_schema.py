@@ -1,12 +1,12 @@
 """The tables that SQL sees. Their columns are derived from the records."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.call import Call
 from rolltrace.trace.failure import INTERRUPTED
@@ -16,7 +16,7 @@ from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 
-ROW_VERSION = 12
+ROW_VERSION = 13
 """Changes if rows are made in another way from the same records; what was derived under another number is not used."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
@@ -120,6 +120,8 @@ STEP_CONTEXT = ("run", "split", "iteration", "env")
 """The fields of a rollout that its steps and calls show too, so that most questions need no join."""
 _GROUP_FIELDS = GroupKey.__struct_fields__
 _TOKEN_SUMS = {"prompt_tokens": "BIGINT", "completion_tokens": "BIGINT"}
+_OVER_STEPS = {**_TOKEN_SUMS, "step_reward_data": NUMBER_MAP, "step_metrics": NUMBER_MAP}
+"""What a rollout's columns say about its steps, so that most questions need no join."""
 
 _CALLS = {
     "rollout": "VARCHAR", "score": "VARCHAR", **_columns_of(Rollout, ("run", *_GROUP_FIELDS)), "position": "BIGINT",
@@ -134,7 +136,7 @@ MESSAGE_COLUMNS = {
 `response`. The others have a file of their own."""
 
 STORED_COLUMNS: dict[str, dict[str, str]] = {
-    "rollouts": {**ROLLOUT_FIELDS.sql_types, **_TOKEN_SUMS, **LOCATION_COLUMNS},
+    "rollouts": {**ROLLOUT_FIELDS.sql_types, **_OVER_STEPS, **LOCATION_COLUMNS},
     "steps": {
         "rollout": "VARCHAR", **_columns_of(Rollout, STEP_CONTEXT), **STEP_FIELDS.sql_types, "sampling": "JSON",
         "prompt_messages": "BIGINT", "response": "VARCHAR", "_position": "BIGINT",
@@ -176,7 +178,7 @@ def _rollout_columns() -> tuple[str, ...]:
     names.insert(names.index("status"), "seconds")
     names.insert(names.index("line_reward"), "reward")
     after_steps = names.index("steps") + 1
-    return (*names[:after_steps], *_TOKEN_SUMS, *names[after_steps:], "retried", "collides")
+    return (*names[:after_steps], *_OVER_STEPS, *names[after_steps:], "retried", "collides")
 
 
 ROLLOUT_COLUMNS = _rollout_columns()
@@ -231,6 +233,8 @@ COLUMN_DOCS: dict[str, dict[str, str]] = {
         "steps": "The number of steps.",
         "prompt_tokens": "The sum over the steps that state it.",
         "completion_tokens": "The sum over the steps that state it.",
+        "step_reward_data": "By name, the sum over the steps.",
+        "step_metrics": "By name, the mean over the steps that state it, unless `metrics` has a number of the rollout.",
         "calls": "The number of model calls that are not the policy's turns.",
         "notes": "The number of notes about the record itself.",
         "retried": "Whether the same session, or its job, has a later attempt.",
@@ -344,6 +348,12 @@ TABLE_INPUTS = {
     "calls": ("rollouts", "calls", "score_calls", "scores"),
 }
 """By the table that a statement names, what must be read for it."""
+
+
+def folders_of(tables: Collection[str]) -> set[str]:
+    """The folders of a run that these inputs of tables are read from."""
+    folders = {FOLDER_OF_KIND[KIND_OF_TABLE[table]] for table in tables if table in KIND_OF_TABLE}
+    return folders | {LEDGER} if any(table in SMALL_TABLES for table in tables) else folders
 
 
 def sql_identifier(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolltrace.query.deduplication import REPEATED, create_duplicates_table, without_repeated
 from rolltrace.query.part_writer import empty_query, parquet_source
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     import duckdb
 
 GROUP_KEY = f"run, {GROUP_COLUMNS}"
+_FLAGS = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
+_NO_ROLLOUTS = empty_query({**STORED_COLUMNS["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **_FLAGS})
 
 RunParts = Mapping[str, Sequence[ParquetPart]]
-"""By table, the parts of one run; `repeated` has the lines that count only once, see `RepeatedLines`."""
+"""By table, the parts of one run; `repeated` and `shared` are the tables of `RepeatedLines` and `SharedSlots`."""
 
 
 def create_views(
@@ -40,10 +42,10 @@ def create_views(
         connection.execute(f"create table {REPEATED} as from {parquet_source(repeated)}")
     superseded = 0
     if "rollouts" in tables:
-        superseded = _create_rollouts(connection, runs, sessions)
-    if "groups" in tables:
-        groups = " union all ".join(f"from _groups_{number}" for number in range(len(runs)))
-        connection.execute(f"create view groups as {groups}")
+        rollouts, superseded = _join_rollouts(connection, runs, sessions)
+        _create_rollouts(connection, rollouts, superseded)
+        if "groups" in tables:
+            connection.execute(f"create view groups as {_groups(connection, rollouts)}")
     for table, stored in (("steps", "steps"), ("messages", "other_messages"), ("calls", "calls")):
         if stored in tables:
             rows = _rows(stored, runs) if table != "messages" else _messages(runs)
@@ -84,13 +86,49 @@ def _score_calls(runs: Sequence[RunParts], superseded: int) -> str:
     """
 
 
-def _create_rollouts(
+class _RunRollouts(NamedTuple):
+    """The rollouts of one run, and the tables that they are joined with."""
+
+    number: int
+    parts: RunParts
+    duplicates: str | None
+    lates: Sequence[str | None]
+    """The table of late rewards for each part."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each line is a row as it is."""
+        return self.duplicates is None and not any(self.lates) and not self.parts.get("repeated")
+
+    @property
+    def select(self) -> str:
+        """SQL for its rows."""
+        selects = [
+            _select_rollouts(some, self.duplicates, late, is_repeated=bool(self.parts.get("repeated")))
+            for late, some in _by_late(self.parts["rollouts"], self.lates)
+        ]
+        return " union all ".join(selects) or _NO_ROLLOUTS
+
+
+def _join_rollouts(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
-) -> int:
-    """Create the views of rollouts and groups; returns how many rollouts were superseded."""
-    superseded = sum(_create_run(connection, number, parts, sessions[number]) for number, parts in enumerate(runs))
+) -> tuple[list[_RunRollouts], int]:
+    """Create the tables that the rollouts of each run are joined with; also returns how many were superseded."""
+    joined, superseded = [], 0
+    for number, (parts, own) in enumerate(zip(runs, sessions, strict=True)):
+        name, shared, is_repeated = f"_duplicates_{number}", parts.get("shared", ()), bool(parts.get("repeated"))
+        counts = create_duplicates_table(connection, name, parts["rollouts"], shared, own, is_repeated=is_repeated)
+        lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
+        joined.append(_RunRollouts(number, parts, name if counts.rows else None, lates))
+        superseded += counts.superseded
+    return joined, superseded
+
+
+def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[_RunRollouts], superseded: int) -> None:
+    """Create the views of rollouts."""
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
-    everything = " union all ".join(f"from _run_{number}" for number in range(len(runs)))
+    others = [run.select for run in runs if not run.is_plain]
+    everything = " union all ".join([_select_plain(runs), *others])
     connection.execute(f"create view _everything as {everything}")
     condition = "where not superseded" if superseded else ""
     connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
@@ -101,29 +139,12 @@ def _create_rollouts(
     )
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
-    return superseded
 
 
-def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: RunParts, sessions: Sessions) -> int:
-    """Create the views of one run's rollouts and groups; returns how many rollouts were superseded."""
-    is_repeated = bool(parts.get("repeated"))
-    counts = create_duplicates_table(
-        connection, f"_duplicates_{number}", parts["rollouts"], sessions, is_repeated=is_repeated
-    )
-    lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
-    duplicates = f"_duplicates_{number}" if counts.rows else None
-    selects = [
-        _select_rollouts(some, duplicates, late, is_repeated=is_repeated)
-        for late, some in _by_late(parts["rollouts"], lates)
-    ]
-    flags = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
-    rows = " union all ".join(selects) or empty_query(
-        {**STORED_COLUMNS["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **flags}
-    )
-    connection.execute(f"create view _run_{number} as {rows}")
-    if "groups" in parts:
-        connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, duplicates, lates)}")
-    return counts.superseded
+def _select_plain(runs: Sequence[_RunRollouts]) -> str:
+    """The rollouts of plain runs as one table: a table for each of hundreds of runs would take seconds to plan."""
+    parts = [part for run in runs if run.is_plain for part in run.parts["rollouts"]]
+    return _select_rollouts(parts, None, None, is_repeated=False) if parts else _NO_ROLLOUTS
 
 
 def _by_late(parts: Sequence[ParquetPart], lates: Sequence[str | None]) -> list[tuple[str | None, list[ParquetPart]]]:
@@ -134,27 +155,55 @@ def _by_late(parts: Sequence[ParquetPart], lates: Sequence[str | None]) -> list[
     return list(by_late.items())
 
 
-def _groups(
-    connection: "duckdb.DuckDBPyConnection",
-    number: int,
-    parts: RunParts,
-    duplicates: str | None,
-    lates: Sequence[str | None],
-) -> str:
+def _groups(connection: "duckdb.DuckDBPyConnection", runs: Sequence[_RunRollouts]) -> str:
+    """The groups: of plain runs together, stored or computed now, and of each other run."""
+    computed: list[_RunRollouts] = []
+    stored: list[Path] = []
+    selects: list[str] = []
+    for run in runs:
+        if run.is_plain and not run.parts["groups"]:
+            computed.append(run)
+        elif run.is_plain and (path := _unchanged_groups(run)) is not None:
+            stored.append(path)
+        else:
+            selects.append(_groups_of_run(connection, run))
+    selects.append(groups_query(f"({_select_plain(computed)})"))
+    if stored:
+        selects.append(f"from {parquet_source(stored)}")
+    return " union all ".join(f"from ({select})" for select in selects)
+
+
+def _unchanged_groups(run: _RunRollouts) -> Path | None:
+    """The file of a run's stored groups, if no later line changed them."""
+    rollouts = run.parts["rollouts"]
+    if len(rollouts) != 1 or rollouts[0].info.stats.shared_slots:
+        return None
+    stored = _stored_groups(run, rollouts[0])
+    return None if stored is None else stored.path
+
+
+def _stored_groups(run: _RunRollouts, part: ParquetPart) -> ParquetPart | None:
+    """The groups that compaction has stored for the lines of a part."""
+    for stored in run.parts["groups"]:
+        if stored.info.ranges == part.info.ranges and stored.info.scores_covered == part.info.scores_covered:
+            return stored
+    return None
+
+
+def _groups_of_run(connection: "duckdb.DuckDBPyConnection", run: _RunRollouts) -> str:
     """The groups of a run: stored ones that no later line changed, and the others computed now."""
-    rollouts = f"(from _run_{number} where not superseded)"
-    if parts.get("repeated"):  # stored groups count each of the lines
+    rollouts = f"(from ({run.select}) where not superseded)"
+    if run.parts.get("repeated"):  # stored groups count each of the lines
         return groups_query(rollouts)
-    for part, late in zip(parts["rollouts"], lates, strict=True):
-        for stored in parts["groups"]:
-            if stored.info.ranges == part.info.ranges and stored.info.scores_covered == part.info.scores_covered:
-                changed = _changed_groups(part, parts["rollouts"], duplicates, late)
-                if changed is None:
-                    return f"from {parquet_source([stored.path])}"
-                connection.execute(f"create table _changed_{number} as {changed}")
-                unchanged = f"from {parquet_source([stored.path])} anti join _changed_{number} using ({GROUP_KEY})"
-                computed = groups_query(f"({rollouts} semi join _changed_{number} using ({GROUP_KEY}))")
-                return f"{unchanged} union all from ({computed})"
+    for part, late in zip(run.parts["rollouts"], run.lates, strict=True):
+        if (stored := _stored_groups(run, part)) is not None:
+            changed = _changed_groups(part, run.parts["rollouts"], run.duplicates, late)
+            if changed is None:
+                return f"from {parquet_source([stored.path])}"
+            connection.execute(f"create table _changed_{run.number} as {changed}")
+            unchanged = f"from {parquet_source([stored.path])} anti join _changed_{run.number} using ({GROUP_KEY})"
+            computed = groups_query(f"({rollouts} semi join _changed_{run.number} using ({GROUP_KEY}))")
+            return f"{unchanged} union all from ({computed})"
     return groups_query(rollouts)
 
 

@@ -85,19 +85,13 @@ def _key() -> bytes:
 @cache
 def _stored_key(path: Path) -> bytes:
     """The key in this file, which is made if it is missing."""
-    try:
-        key = _read_key(path)
-    except FileNotFoundError:
+    if not path.exists():
         _make_key(path)
-        key = _read_key(path)
+    with open_regular(path) as file:
+        key = file.read(_KEY_BYTES)
     if len(key) < _KEY_BYTES:
         raise StorageError(f"Expected a key of {_KEY_BYTES} bytes in {path}, got {len(key)}. Delete the file.")
-    return key[:_KEY_BYTES]
-
-
-def _read_key(path: Path) -> bytes:
-    with open_regular(path) as file:
-        return file.read(_KEY_BYTES)
+    return key
 
 
 def _make_key(path: Path) -> None:

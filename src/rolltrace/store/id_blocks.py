@@ -15,6 +15,7 @@ from rolltrace.store.safe_files import open_regular
 IDS_FILE = "ids.index"
 _ENTRY = struct.Struct(">16sIQI")
 """The hash of an id, the number of a file among those of the part, and the offset and the length of a line."""
+make_entry = _ENTRY.pack
 _BLOCK_ENTRIES = 128
 _BLOCK_BYTES = _BLOCK_ENTRIES * _ENTRY.size
 _HASH_BYTES = 16
@@ -24,11 +25,6 @@ _SUMMARY_BYTES = 2 * _HASH_BYTES
 def hash_id(rollout: str) -> bytes:
     """The hash of a rollout's id: MD5, because DuckDB has it, too. Lines are compared with the id itself."""
     return hashlib.md5(rollout.encode(errors="surrogatepass"), usedforsecurity=False).digest()
-
-
-def make_entry(key: bytes, file: int, offset: int, length: int) -> bytes:
-    """The entry of a line about the rollout with this hash."""
-    return _ENTRY.pack(key, file, offset, length)
 
 
 def find_entries(data: bytes | bytearray, key: bytes, files: Sequence[str]) -> Iterator[LineLocation]:

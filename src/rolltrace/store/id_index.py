@@ -20,7 +20,7 @@ from rolltrace.store.layout import ROLLOUTS, SegmentName
 from rolltrace.store.parts import Part, covering_parts, find_parts, remove_parts, segment_sizes
 from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.run_files import RunFiles
-from rolltrace.store.segment_reader import SegmentReader, open_segment
+from rolltrace.store.segment_reader import SegmentReader, existing_segments, open_segment
 from rolltrace.trace.field_types import FORMAT_VERSION
 
 LINES_BEFORE_LOOK = 5000
@@ -34,11 +34,8 @@ _ID_WITH_TIME = re.compile(r"[0-9a-f]{32}")
 """An id that Rolltrace made: it begins with the time at which the rollout began."""
 
 
-class _IdOnly(msgspec.Struct):
-    id: str
-
-
-class _RolloutIdOnly(msgspec.Struct):
+class _Ids(msgspec.Struct):
+    id: str | None = None
     rollout: str | None = None
 
 
@@ -48,18 +45,14 @@ def record_id(line: bytes) -> str | None:
         name, quote, _ = line[len(_HEAD) : len(_HEAD) + _MAX_NAME_CHARS].partition(b'"')
         if quote and name.isascii() and b"\\" not in name:
             return name.decode()
-    try:
-        return msgspec.json.decode(line, type=_IdOnly).id
-    except (ValueError, RecursionError):
-        return None
+    return _decode_ids(line).id
 
 
-def scored_rollout_id(line: bytes) -> str | None:
-    """The id of the rollout that a score's line is about, or None."""
+def _decode_ids(line: bytes) -> _Ids:
     try:
-        return msgspec.json.decode(line, type=_RolloutIdOnly).rollout
+        return msgspec.json.decode(line, type=_Ids)
     except (ValueError, RecursionError):
-        return None
+        return _Ids()
 
 
 class IdIndex:
@@ -73,7 +66,7 @@ class IdIndex:
         self._run_files = files
         self._run_id = run_id
         self._folder = folder
-        self._id_of = record_id if folder == ROLLOUTS else scored_rollout_id
+        self._id_of = record_id if folder == ROLLOUTS else lambda line: _decode_ids(line).rollout
         self._errors = errors
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -146,26 +139,19 @@ class IdIndex:
         """The locations of the lines of a rollout, as far as they were scanned, in order."""
         self._begin()
         key = hash_id(rollout)
-        found = {location for part in self._parts_with(rollout) for location in self._find_in(part, key)}
-        return sorted(found.union(find_entries(self._recent, key, list(self._names))))
-
-    def _parts_with(self, rollout: str) -> list[Part]:
-        """The parts that may have a rollout, by their ranges of ids, or all for scores, whose own ids these are."""
-        if self._folder != ROLLOUTS:
-            return self._parts
-        ranges = ((part, *part.info.stats.ids) for part in self._parts)
-        return [part for part, first, last in ranges if first <= rollout <= last]
-
-    def _find_in(self, part: Part, key: bytes) -> list[LineLocation]:
-        """The lines of a part. One that cannot be read is not used, so that what it covers is scanned."""
-        try:
-            return find_in_part(part, key)
-        except (OSError, RecordError) as error:
-            self._unusable.add(part.path)
-            if isinstance(error, ChecksumError):
-                remove_parts([part.path])
-            self._reset()
-            return []
+        found = set(find_entries(self._recent, key, list(self._names)))
+        for part in self._parts:
+            first, last = part.info.stats.ids
+            if self._folder == ROLLOUTS and not first <= rollout <= last:  # of scores, these are their own ids
+                continue
+            try:
+                found.update(find_in_part(part, key))
+            except (OSError, RecordError) as error:  # what it covers will be scanned
+                self._unusable.add(part.path)
+                if isinstance(error, ChecksumError):
+                    remove_parts([part.path])
+                self._reset()
+        return sorted(found)
 
     def _begin(self) -> Cursor:
         """A cursor that starts where the parts end, unless there is one."""
@@ -181,7 +167,7 @@ class IdIndex:
         """The parts that fit together, and how far they reach."""
         parts = find_parts(self._run_files.path, self._run_id, self._folder)
         usable = [part for part in parts if part.path not in self._unusable]
-        return covering_parts(usable, segment_sizes(self._run_files, self._folder))
+        return covering_parts(usable, segment_sizes(self._folder, existing_segments(self._run_files, self._folder)))
 
     def _scan(self, wanted: set[str], last: str | None) -> None:
         """Index the lines that are new, or those up to the line of the rollout `last`; the wanted ones in any case."""

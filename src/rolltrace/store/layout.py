@@ -9,7 +9,7 @@ import msgspec
 
 from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
 from rolltrace.store.object_address import is_address
-from rolltrace.store.object_files import ObjectFiles, files_of
+from rolltrace.store.object_files import Listing, ObjectFiles, files_of, map_requests
 from rolltrace.store.run_files import RunFiles
 from rolltrace.trace.codec import RecordVersion, add_checksum, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION, FreeForm, Timestamp
@@ -126,21 +126,25 @@ def is_run(path: Path) -> bool:
 def find_object_runs(folder: Path, depth: int | None = None) -> dict[Path, int]:
     """By address of each run in or below a folder of an object store, when its `run.json` was written, in ns."""
     runs: dict[Path, int] = {}
-    levels = [("", 0)]
-    while levels:
-        below, level = levels.pop()
-        files = ObjectFiles(folder / below)
-        try:
-            listing = files.listing("")
-        except OSError as error:
-            raise StorageError(f"Cannot list {files.path}: {error.strerror or error}.") from error
-        changed = next((one.changed for one in listing.files if one.name == RUN_FILE), None)
-        if changed is not None:
-            runs[files.path] = changed
-        elif depth is None or level < depth:
-            names = [name for name in reversed(listing.folders) if not name.startswith(".")]
-            levels += [(f"{below}/{name}" if below else name, level + 1) for name in names]
-    return runs
+    folders, level = [folder], 0
+    while folders:
+        below: list[Path] = []
+        for place, listing in zip(folders, map_requests(list_address, folders), strict=True):
+            changed = next((one.changed for one in listing.files if one.name == RUN_FILE), None)
+            if changed is not None:
+                runs[place] = changed
+            elif depth is None or level < depth:
+                below += [place / name for name in listing.folders if not name.startswith(".")]
+        folders, level = below, level + 1
+    return dict(sorted(runs.items()))
+
+
+def list_address(folder: Path) -> Listing:
+    """What is directly in a folder of an object store."""
+    try:
+        return ObjectFiles(folder).listing("")
+    except OSError as error:
+        raise StorageError(f"Cannot list {folder}: {error.strerror or error}.") from error
 
 
 def encode_info(info: RunInfo) -> bytes:

@@ -12,16 +12,18 @@ import msgspec
 
 from rolltrace.store.cache_key import add_signature, cache_folders, make_cache_folder, read_signed
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.run_files import RunFiles
 from rolltrace.store.safe_files import open_regular, remove_abandoned_files, sync_path
-from rolltrace.store.segment_reader import existing_segments
+from rolltrace.store.segment_reader import SegmentEntry
 from rolltrace.trace.ids import new_id
 
 Ranges = dict[str, tuple[int, int]]
 """By file, the first byte and the end, uncompressed."""
 
+Bounds = tuple[float, float]
+"""The first and the last iteration of some rows; they may be infinite."""
+
 INFO_FILE = "part.json"
-_MAX_INFO_BYTES = 16 << 20
+MAX_INFO_BYTES = 16 << 20
 _UNFINISHED = re.compile(r"\.part-[a-z]+-[0-9a-f]+")
 
 
@@ -38,24 +40,29 @@ class RowStats(msgspec.Struct):
     """How many rollouts are of a place in a group that another session recorded, too."""
     rewards: int = 0
     """How many scores are rewards of rollouts."""
-    responses: int = 0
-    """How many messages are stored with the steps whose responses they are."""
     lines: dict[str, int] = {}
-    """By file, the number of its lines; likewise the next two, `part_writer` counts it when a part is written."""
+    """By file, the number of its lines."""
     ids: tuple[str, str] = ("", "")
     """The first and the last id of a line, in alphabetical order."""
     repeats: int = 0
-    """How many lines repeat the id of another one."""
+    """How many lines repeat the id of another one; counted when a part is written."""
+    iterations: tuple[int, int] | None = None
+    """The first and the last iteration of rollouts; None if that is not known."""
 
     def merge(self, other: "RowStats") -> None:
         """Add the counts of other lines."""
-        for table, rows in other.rows.items():
-            self.rows[table] = self.rows.get(table, 0) + rows
+        if not self.rows:
+            self.ids, self.iterations = other.ids, other.iterations
+        elif other.rows:
+            own, others = self.iterations, other.iterations
+            self.ids = min(self.ids[0], other.ids[0]), max(self.ids[1], other.ids[1])
+            self.iterations = (min(own[0], others[0]), max(own[1], others[1])) if own and others else None
+        for counts, more in ((self.rows, other.rows), (self.lines, other.lines)):
+            counts.update({name: counts.get(name, 0) + count for name, count in more.items()})
         self.sessions |= other.sessions
         self.has_retries |= other.has_retries
         self.shared_slots += other.shared_slots
         self.rewards += other.rewards
-        self.responses += other.responses
 
 
 class PartInfo(msgspec.Struct, kw_only=True):
@@ -78,6 +85,11 @@ class PartInfo(msgspec.Struct, kw_only=True):
     """By table, the checksum of its file; empty as long as the part is private to a process."""
     id_blocks: bytes = b""
     """The blocks of its index by id, which parts of texts do not have, see `id_blocks`."""
+
+    def may_have(self, bounds: Bounds | None) -> bool:
+        """Whether it may have rollouts of an iteration between these."""
+        own = self.stats.iterations
+        return bounds is None or own is None or (own[0] <= bounds[1] and bounds[0] <= own[1])
 
 
 class ParquetPart(msgspec.Struct, frozen=True):
@@ -121,8 +133,12 @@ class Part(msgspec.Struct, frozen=True):
 def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
     """The parts of a run with tables of this kind that this user, or the user's team, has made."""
     paths = [path for cache in cache_folders(run, run_id) for path in part_folders(cache, kind)]
-    parts = [_read_part(path, run_id) for path in paths]
-    return [part for part in parts if part is not None and part.info.kind == kind]
+    parts = []
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):  # it is damaged, or signed with another key
+            info = msgspec.json.decode(read_signed(path / INFO_FILE, run_id, MAX_INFO_BYTES), type=PartInfo)
+            parts += [Part(path, info)] if info.kind == kind else []
+    return parts
 
 
 def part_folders(cache: Path, kind: str = "[a-z]+") -> list[Path]:
@@ -155,38 +171,35 @@ def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[lis
 def newer_scores(part: PartInfo, scores: Sequence[ParquetPart]) -> tuple[ParquetPart, ...]:
     """The parts of scores whose rewards are not yet in a part of rollouts."""
     covered = part.scores_covered
+    rewards = (one for one in scores if one.info.stats.rewards)
     return tuple(
-        one
-        for one in scores
-        if one.info.stats.rewards and any(last > covered.get(file, 0) for file, (_, last) in one.info.ranges.items())
+        one for one in rewards if any(end > covered.get(file, 0) for file, (_, end) in one.info.ranges.items())
     )
 
 
-def common_scores(parts: Sequence[Part]) -> dict[str, int]:
-    """Up to where the rewards of all these parts include scores."""
-    covered = [part.info.scores_covered for part in parts]
-    return {file: min(one.get(file, 0) for one in covered) for file in set().union(*covered)}
+def merged_info(infos: Sequence[PartInfo]) -> PartInfo:
+    """The description of one part with the rows of several of one kind."""
+    stats, ranges = RowStats(), Ranges()
+    for info in infos:
+        stats.merge(info.stats)
+        for file, (first, last) in info.ranges.items():
+            start, end = ranges.get(file, (first, last))
+            ranges[file] = min(start, first), max(end, last)
+    covered = [info.scores_covered for info in infos]
+    return PartInfo(
+        layout=infos[0].layout,
+        kind=infos[0].kind,
+        ranges=ranges,
+        stats=stats,
+        finished={file: size for info in infos for file, size in info.finished.items()},
+        scores_covered={file: min(one.get(file, 0) for one in covered) for file in set().union(*covered)},
+        errors=[error for info in infos for error in info.errors],
+    )
 
 
-def joined_ranges(parts: Iterable[Part]) -> Ranges:
-    """By file, from the first byte that a part covers to the last."""
-    ranges: Ranges = {}
-    for part in parts:
-        for file, (first, last) in part.info.ranges.items():
-            before = ranges.get(file, (first, last))
-            ranges[file] = (min(before[0], first), max(before[1], last))
-    return ranges
-
-
-def finished_segments(parts: Iterable[Part]) -> dict[str, int]:
-    """By segment that parts cover to its end, the size of its compressed file."""
-    return {file: size for part in parts for file, size in part.info.finished.items()}
-
-
-def segment_sizes(files: RunFiles, folder: str) -> dict[str, int]:
+def segment_sizes(folder: str, segments: Iterable[SegmentEntry]) -> dict[str, int]:
     """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
-    entries = existing_segments(files, folder)
-    return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in entries}
+    return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in segments}
 
 
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
@@ -217,16 +230,7 @@ def publish_part(part: Part, cache: Path, run_id: str) -> Part:
 def remove_parts(paths: Iterable[Path]) -> None:
     """Delete parts."""
     for path in paths:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(path)
-
-
-def _read_part(path: Path, run_id: str) -> Part | None:
-    """The part in a folder; None if its description is damaged, or signed with another key."""
-    try:
-        return Part(path, msgspec.json.decode(read_signed(path / INFO_FILE, run_id, _MAX_INFO_BYTES), type=PartInfo))
-    except (OSError, ValueError):
-        return None
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _fits(part: Part, covered: Mapping[str, int]) -> bool:
@@ -238,6 +242,6 @@ def _file_digest(path: Path) -> str | None:
     """The checksum of a file; None if it cannot be read."""
     try:
         with open_regular(path) as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError):
         return None

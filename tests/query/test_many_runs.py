@@ -1,0 +1,100 @@
+"""Many runs as one: the same rows as each alone, at a cost that grows with the rows and not with the runs."""
+
+import pytest
+from click.testing import CliRunner
+
+from answers import score, write
+from rolltrace.cli.app import cli
+from rolltrace.errors import RunNotFoundError
+from rolltrace.query.compact import compact
+from rolltrace.query.run import open_run
+from rolltrace.query.run_tables import RunTables
+from rolltrace.store.create import create_run
+
+pytestmark = pytest.mark.core
+
+TABLES = ("rollouts", "every_rollout", "groups", "steps", "messages", "scores", "runs")
+
+
+def make_runs(folder, count=5, **options):
+    """Plain runs of four rollouts in two iterations; returns their paths."""
+    for number in range(count):
+        with create_run(folder / f"run-{number}", **options) as writer:
+            for index in range(4):
+                write(writer, index=index, iteration=index // 2, reward=float(number))
+    return sorted(folder.iterdir())
+
+
+def test_many_runs_have_the_rows_of_each(tmp_path):
+    """Also if some have late scores, several sessions, repeated lines, no rollouts, or were compacted."""
+    [late, resumed, repeated, compacted, grown, *_] = make_runs(tmp_path, 7)
+    with create_run(late, join=True, continues=()) as writer, open_run(late) as run:
+        score(writer, next(run.rollouts()).id, 7.0)
+    with create_run(resumed, join=True) as writer:
+        write(writer, index=0, iteration=0, reward=9.0)
+        write(writer, index=1, iteration=0, reward=9.0, attempt=1)
+    [segment] = (repeated / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes() * 2)
+    compact(compacted)
+    compact(grown)
+    with create_run(grown, join=True, continues=()) as writer:
+        write(writer, index=7, iteration=1, reward=3.0)
+    create_run(tmp_path / "run-empty").close()
+
+    def rows(path):
+        selects = [f"select '{table}', t::varchar from {table} t" for table in TABLES]
+        with open_run(path) as run:
+            return run.sql(" union all ".join(selects)).fetchall()
+
+    assert sorted(rows(tmp_path)) == sorted(row for path in tmp_path.iterdir() for row in rows(path))
+
+
+def test_plain_runs_are_one_table(tmp_path, opened):
+    """A statement over many runs reads one list of files, stored groups included, and does not plan each run."""
+    for path in make_runs(tmp_path)[:2]:
+        compact(path)
+    run = opened(tmp_path)
+    [[_, plan]] = run.sql("explain select count(*) from rollouts where iteration = 1").fetchall()
+    assert plan.count("READ_PARQUET") == 1
+    [[_, plan]] = run.sql("explain select count(*), avg(mean) from groups").fetchall()
+    assert plan.count("READ_PARQUET") == 2, "those that are stored, and those that are computed"
+
+
+def test_the_states_of_many_runs_are_counted_at_once(tmp_path, opened, monkeypatch):
+    """The state of a run with a plan depends on its rollouts: those of all runs are read once, not for each run."""
+    make_runs(tmp_path, 6, planned=4)
+    refreshed = []
+    refresh = RunTables.refresh
+
+    def count(run, *arguments, **options):
+        refreshed.append(run)
+        refresh(run, *arguments, **options)
+
+    monkeypatch.setattr(RunTables, "refresh", count)
+    assert opened(tmp_path).sql("select state, count(*) from runs group by 1").fetchall() == [("complete", 6)]
+    assert len(refreshed) <= 2 * 6
+
+
+def test_several_runs_and_patterns_are_queried(tmp_path):
+    """RUN may be given several times, and may be a pattern, which matches runs and directories of runs."""
+    make_runs(tmp_path / "old", 3)
+    make_runs(tmp_path / "new", 2)
+    (tmp_path / "new" / "notes").mkdir()
+    (tmp_path / "new" / "run-latest").symlink_to(tmp_path / "new" / "run-1")
+
+    def query(*paths):
+        return CliRunner().invoke(cli, ["query", *(str(tmp_path / path) for path in paths), "from runs", "--json"])
+
+    def count(*paths):
+        asked = query(*paths)
+        assert asked.exit_code == 0, asked.stderr
+        return len(asked.stdout.splitlines())
+
+    assert count("old/run-0", "old/run-1", "new") == 4
+    assert count("old/run-[01]") == 2
+    assert count("*/run-0") == 2
+    assert count("n?w") == 2
+    assert count("new/*") == 2, "other folders and links are skipped"
+    assert "copies of the same run" in query("old", "o*").stderr
+    with pytest.raises(RunNotFoundError, match=r"nothing-\*"):
+        open_run(tmp_path / "nothing-*")
