@@ -13,13 +13,17 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the checkout")
 SHOWN = {
     "call_bytes": {"rubric of 4", "tournament of 16", "bytes / floor", "CPU ms per call"},
+    "checks": {"the whole run", "512 new rollouts", "CPU seconds", "peak MB", "CPU ms"},
     "endpoint": {"requests per second", "CPU ms per request", "resident MB", "seconds to the end"},
     "engine": {"rollouts per CPU second"},
     "executors": {"2 workers", "times one worker", "added, ms", "largest worker, MB"},
     "live_metrics": {"recording, ms", "metrics per rollout, ms", "closing, s"},
+    "replay": {"replayed per CPU second", "CPU of replaying ÷ playing"},
+    "regrade": {"two cores: grading, a second", "CPU µs, workers", "exact"},
     "proxy": {"first byte", "a chunk", "p99 proxied", "times"},
     "trace_cost": {"naive", "recorder", "p99.9 ms", "compressed ÷ plain"},
     "store_scale": {"rollouts per second", "lowest reward first", "groups with a signal", "first ms", "peak MB"},
+    "scale_simulator": {"LIST pages", "breaks first", "uploaded ÷ recorded", "rewritten ÷ read", "most segments"},
     "viewer": {"p95 ms", "sort by -reward", "search", "peak MB", "first page of rollouts"},
 }
 """By script, some of what its tables must name."""
