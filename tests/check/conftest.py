@@ -18,6 +18,7 @@ from rolltrace.trace.message import Message, Part
 from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
+from seeded_runs import SeededRun, play_clean
 
 PICTURE = Blob.of(b"not really a picture")
 
@@ -147,3 +148,28 @@ def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: 
 
 def score(writer: RunWriter, **fields) -> None:
     writer.write_score(Score(id=new_id(), run=writer.run, session=writer.session, created_at=utc_now(), **fields))
+
+
+@pytest.fixture(scope="session")
+def clean_run(tmp_path_factory) -> Path:
+    """A run by the real runner, with nothing wrong."""
+    return play_clean(tmp_path_factory.mktemp("clean") / "run")
+
+
+@pytest.fixture
+def seeded(tmp_path, clean_run) -> SeededRun:
+    """A copy of the clean run, to be given a fault."""
+    return SeededRun(clean_run, tmp_path / "seeded")
+
+
+@pytest.fixture(scope="session")
+def clean_series(tmp_path_factory) -> Path:
+    """A run by the real runner with enough iterations and groups for audits of trends, and nothing wrong."""
+    path = tmp_path_factory.mktemp("series") / "run"
+    return play_clean(path, {"arithmetic": {}}, iterations=6, groups=16)
+
+
+@pytest.fixture
+def series(tmp_path, clean_series) -> SeededRun:
+    """A copy of that run, to be given a fault."""
+    return SeededRun(clean_series, tmp_path / "series")

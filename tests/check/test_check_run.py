@@ -42,7 +42,11 @@ def test_an_audit_of_ones_own_is_a_function(run):
     report = check_run(run.path, add=[says_two])
     [finding] = found(report)["says_two"].findings
     record = run.records(run.rollouts)[4]
-    assert (finding.rollout, finding.address, finding.session) == (record["id"], "train/sums/0/c/0", record["session"])
+    assert (finding.rollouts, finding.address, finding.session) == (
+        (record["id"],),
+        "train/sums/0/c/0",
+        record["session"],
+    )
     assert finding.file == f"rollouts/{record['session']}-000000"
     assert finding.offset == sum(map(len, run.lines(run.rollouts)[:4]))
     assert not report.ok
@@ -186,7 +190,8 @@ def test_an_audit_explains_itself():
     with pytest.raises(InputError, match="explanation"):
         audit(Severity.INFO, "")(lambda run: ())
     for one in built_in_audits():
-        assert one.about.endswith("."), one.name
+        assert one.why.endswith("."), one.name
+        assert one.fix.endswith("."), one.name
         assert one.function.__doc__, one.name
 
 
@@ -300,13 +305,17 @@ def test_a_report_is_strict_json(run):
     run.forge(run.rollouts, 3, reward="NaN")
     told = json.loads(encode_report(check_run(run.path, add=[odd])), parse_constant=refuse)
     assert told.keys() == {
-        "path", "run", "rollouts", "scores", "sessions", "files", "bytes", "seconds", "results", "ok",
+        "path", "run", "iteration", "rollouts", "scores", "sessions", "files", "bytes", "seconds", "results", "ok",
     }  # fmt: skip
     assert told["ok"] is False
     assert len(told["results"]) == len(built_in_audits()) + 1
-    assert told["results"][0].keys() == {"audit", "severity", "about", "count", "findings", "error"}
+    assert told["results"][0].keys() == {
+        "audit", "family", "severity", "why", "fix", "count", "findings", "accepted", "note", "error",
+    }  # fmt: skip
     [finding] = told["results"][-1]["findings"]
-    assert finding.keys() == {"message", "rollout", "address", "session", "file", "offset", "data"}
+    assert finding.keys() == {
+        "message", "rollouts", "address", "subject", "session", "file", "offset", "data",
+    }  # fmt: skip
     assert finding["data"]["value"] == {"$float": "NaN"}
 
 

@@ -1,6 +1,7 @@
 """Each audit finds its fault, made by hand in the bytes of a real run; and nothing is found where nothing is wrong."""
 
 import os
+from pathlib import Path
 
 import pytest
 from msgspec.structs import fields
@@ -455,11 +456,11 @@ def test_a_score_is_told_with_what_it_is_about(run):
     lines = run.lines(run.scores)
     score_a_strange_group(run)
     [finding] = check_run(run.path, only=["unknown_group"]).with_findings[0].findings
-    assert (finding.rollout, finding.address) == (None, "train/sums/7/a")
+    assert (finding.rollouts, finding.address) == ((), "train/sums/7/a")
     assert finding.offset == len(lines[0])
     score_a_stranger(run)
     [finding] = check_run(run.path, only=["unknown_rollout"]).with_findings[0].findings
-    assert (finding.rollout, finding.address, finding.data["name"]) == ("nobody", None, "spread")
+    assert (finding.rollouts, finding.address, finding.data["name"]) == (("nobody",), None, "spread")
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Ledger) if field.type == Counts])
@@ -524,7 +525,7 @@ def test_what_was_played_anew_needs_no_reward(tmp_path, record):
         record(writer, "a", 0, reward=None)
         last = record(writer, "a", 0, attempt=1, reward=None)
     [result] = check_run(tmp_path / "run").with_findings
-    assert (result.audit, [finding.rollout for finding in result.findings]) == ("reward_missing", [last])
+    assert (result.audit, [finding.rollouts for finding in result.findings]) == ("reward_missing", [(last,)])
     with create_run(tmp_path / "run", join=True) as writer:
         record(writer, "a", 0)
     assert check_run(tmp_path / "run").with_findings == []
@@ -551,6 +552,9 @@ def test_a_rollout_that_was_ended_after_a_fork_is_not_unfinished(tmp_path):
 
 
 def test_every_audit_has_a_fault():
-    """An audit that nobody has seen to find something is not finished."""
+    """An audit that was never seen to find something is not finished: here, or in a test of its family."""
     tried = {"compressed_twice"}.union(*(expected for _, expected in FAULTS))  # tried below
-    assert {audit.name for audit in built_in_audits()} == tried
+    families = "".join(file.read_text() for file in Path(__file__).parent.glob("test_audits_*.py"))
+    names = {audit.name for audit in built_in_audits()}
+    assert tried <= names
+    assert not [name for name in names - tried if f'"{name}"' not in families]

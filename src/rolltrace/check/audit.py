@@ -8,9 +8,12 @@ import msgspec
 
 from rolltrace.errors import InputError
 
+MAX_EXAMPLES = 10
+"""How many rollouts a finding about many of them names."""
+
 
 class Severity(StrEnum):
-    """How bad a finding is. An `INFO` does not make a check fail."""
+    """How bad a finding is. By default only an `ERROR` makes a check fail."""
 
     ERROR = "error"
     """Something is lost or wrong, so numbers computed from the run may be wrong."""
@@ -25,10 +28,12 @@ class Finding(msgspec.Struct, frozen=True):
 
     message: str
     """What was expected and what is there, in a sentence."""
-    rollout: str | None = None
-    """The id of the rollout it is about."""
+    rollouts: tuple[str, ...] = ()
+    """The ids of the rollouts it is about, or the first `MAX_EXAMPLES` of them."""
     address: str | None = None
-    """The address of that rollout or its group: SPLIT/ENV/ITERATION/GROUP/INDEX."""
+    """The address of what it is about: SPLIT/ENV/ITERATION/GROUP/INDEX, or the beginning of one."""
+    subject: str = ""
+    """What it is about besides: the name of a part of the reward, a criterion, a measure."""
     session: str | None = None
     file: str | None = None
     """Relative to the run's directory; a segment without its suffix, which compression changes."""
@@ -36,6 +41,15 @@ class Finding(msgspec.Struct, frozen=True):
     """The first byte of the line, uncompressed."""
     data: dict[str, Any] = {}
     """The numbers and names behind it."""
+
+    @property
+    def key(self) -> str:
+        """A name for the same finding in another check of the run: what it is about, without its numbers."""
+        if self.address is not None or self.subject:
+            return "|".join((self.address or "", self.subject))
+        if self.rollouts:
+            return self.rollouts[0]
+        return self.message if self.file is None else f"{self.file}|{'' if self.offset is None else self.offset}"
 
 
 AuditFunction = Callable[..., Iterable[Finding]]
@@ -45,41 +59,70 @@ class AuditInput(StrEnum):
     """What an audit is called with."""
 
     RUN = "run"
-    """Once, with the `AuditedRun`, after all rollouts and scores."""
+    """Once, with the `AuditedRun`, after all rollouts and scores. Left out when a single iteration is checked."""
     ROLLOUTS = "rollouts"
     """With every rollout, in the one pass that feeds all audits."""
     SCORES = "scores"
     """With every score, in the same way."""
+    TABLES = "tables"
+    """Once, with the `AuditTables`: SQL over the rollouts that count, of the whole run or of one iteration."""
 
 
-class Audit(msgspec.Struct, frozen=True):
+class Threshold(msgspec.Struct, frozen=True):
+    """The number from which an audit reports, and how much data it needs. A settings file may replace both."""
+
+    value: float
+    reason: str
+    """Why this is the default."""
+    min_sample: int = 0
+    """With less than this, the audit says "too little data"."""
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """One audit. Its findings are of its severity."""
 
     name: str
     severity: Severity
-    about: str
-    """Why it matters and what to do, for a reader who does not know it."""
+    why: str
+    """Why it matters, in a sentence."""
+    fix: str
+    """What to do about it."""
+    holds: str
+    """What holds if there is no finding."""
     input: AuditInput
     function: AuditFunction
-    """Yields findings. A class is instantiated for each run, so it may keep state; its `end` may yield more."""
+    """Yields findings. A class is instantiated for each check, so it may keep state; its `end` may yield more. If it
+    takes an argument, that is the `CheckSettings`."""
+    threshold: Threshold | None = None
+    family: str = "own"
+    """The name of its chapter in the catalogue; `own` for audits of users and packages."""
 
 
 def audit(
     severity: Severity,
-    about: str,
+    why: str,
+    fix: str = "",
     *,
     input: AuditInput = AuditInput.RUN,  # noqa: A002 - the name of the field
     name: str | None = None,
+    threshold: Threshold | None = None,
 ) -> Callable[[AuditFunction], Audit]:
     """Make an audit from a function, or from a class with `__call__`; by default it has the same name.
 
-    Findings of an audit over rollouts or scores need not name the record: its id and location are filled in.
+    The first line of its docstring says what holds if there is no finding. Findings of an audit over rollouts or scores
+    need not name the record: its id and location are filled in. An audit with a threshold is called with `TABLES`.
     """
 
     def make(function: AuditFunction) -> Audit:
         audit_name = name or getattr(function, "__name__", "")
-        if not audit_name or not about:
+        if not audit_name or not why:
             raise InputError(f"Expected an audit with a name and an explanation, got {function!r} without.")
-        return Audit(audit_name, Severity(severity), about, AuditInput(input), function)
+        if threshold is not None and input is not AuditInput.TABLES:
+            raise InputError(f"Expected {audit_name} to have no threshold, or the input TABLES, got {input.name}.")
+        holds = (function.__doc__ or "").strip().partition("\n")[0]
+        return Audit(
+            name=audit_name, severity=Severity(severity), why=why, fix=fix, holds=holds, input=AuditInput(input),
+            function=function, threshold=threshold,
+        )  # fmt: skip
 
     return make

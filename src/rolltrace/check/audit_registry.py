@@ -5,42 +5,90 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
-from rolltrace.check.audit import Audit, AuditInput, Finding, Severity
-from rolltrace.check.audits import files, identity, ledgers, rewards, scores
+from msgspec.structs import replace
+
+from rolltrace.check.audit import Audit, Finding, Severity, audit
+from rolltrace.check.audits import (
+    advantages,
+    alignment,
+    collapse,
+    environment,
+    files,
+    grader,
+    identity,
+    ledgers,
+    reward_terms,
+    reward_values,
+    rewards,
+    sampling,
+    scores,
+    signal,
+    tokens,
+)
+from rolltrace.check.settings import CheckSettings, check_names
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.imports import import_object
 
 ENTRY_POINTS = "rolltrace.checks"
 """The entry-point group in which packages add audits."""
 
-_UNUSABLE = "An audit that an installed package adds cannot be loaded. Fix or uninstall the package."
+_UNUSABLE = "An audit that an installed package adds cannot be loaded."
+_REINSTALL = "Fix or uninstall the package."
 
-_MODULES: tuple[ModuleType, ...] = (files, ledgers, identity, rewards, scores)
+FAMILIES: dict[str, tuple[ModuleType, ...]] = {
+    "integrity": (files, ledgers, identity, scores),
+    "alignment": (alignment, advantages),
+    "reward": (rewards, reward_terms, reward_values),
+    "environment": (environment,),
+    "signal": (signal,),
+    "collapse": (collapse,),
+    "grader": (grader,),
+    "sampling": (sampling, tokens),
+}
+"""The modules of each family of audits, in the order in which a report has them."""
 
 
 def built_in_audits() -> list[Audit]:
     """The audits that come with Rolltrace, in the order in which a report has them."""
-    return [value for module in _MODULES for value in vars(module).values() if isinstance(value, Audit)]
+    return [
+        replace(value, family=family)
+        for family, modules in FAMILIES.items()
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Audit)
+    ]
 
 
-def select_audits(only: Iterable[str] = (), skip: Iterable[str] = (), add: Iterable[str | Audit] = ()) -> list[Audit]:
-    """All audits, or those of `only`, without those of `skip`; an unknown name is an error.
+def select_audits(
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    add: Iterable[str | Audit] = (),
+    settings: CheckSettings | None = None,
+) -> list[Audit]:
+    """All audits, or those of `only`, without those of `skip`, also by family; an unknown name is an error.
 
     These are the built-in ones, those of packages, and those of `add`, as objects or as `package.module:name`.
     """
-    audits = {audit.name: audit for audit in built_in_audits()}
+    settings = settings or CheckSettings()
+    audits = {one.name: one for one in built_in_audits()}
     for point in entry_points(group=ENTRY_POINTS):
         added = _load_added(point, used_names=audits.keys())
         audits[added.name] = added
-    for one in add:
-        own = _load(one) if isinstance(one, str) else one
+    for given in add:
+        own = _load(given) if isinstance(given, str) else given
         if own.name in audits:
             raise InputError(f"Expected an audit with a unique name, got another {own.name!r}: rename yours.")
         audits[own.name] = own
-    included, excluded = set(only), set(skip)
-    for name in sorted((included | excluded) - audits.keys()):
+    check_names(settings, audits)
+    included, excluded = {*only} or {*settings.only}, {*skip, *settings.skip}
+    families = {one.family for one in audits.values()}
+    for name in sorted((included | excluded) - audits.keys() - families):
         raise UnknownNameError.for_name("audit", name, audits)
-    return [audits[name] for name in audits if (not included or name in included) and name not in excluded]
+    return [
+        one
+        for one in audits.values()
+        if (not included or {one.name, one.family} & included) and not {one.name, one.family} & excluded
+    ]
 
 
 def _load_added(point: EntryPoint, used_names: Collection[str]) -> Audit:
@@ -51,7 +99,8 @@ def _load_added(point: EntryPoint, used_names: Collection[str]) -> Audit:
         if added.name in used_names:
             raise InputError(f"Another audit has the name {added.name!r}.")
     except InputError as error:
-        return Audit(f"{point.name} ({source})", Severity.ERROR, _UNUSABLE, AuditInput.RUN, partial(_raise, error))
+        unusable = audit(Severity.ERROR, _UNUSABLE, _REINSTALL, name=f"{point.name} ({source})")
+        return unusable(partial(_raise, error))
     return added
 
 

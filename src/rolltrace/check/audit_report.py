@@ -8,33 +8,41 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.strict_json import encode_json
 
 
-class AuditOutcome(msgspec.Struct, frozen=True):
+class AuditOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one audit."""
 
     audit: str
+    family: str
     severity: Severity
-    about: str
-    """Why it matters and what to do."""
+    why: str
+    fix: str
+    """What to do about its findings."""
     count: int = 0
     """How many findings there are."""
     findings: tuple[Finding, ...] = ()
     """The first of them."""
+    accepted: int = 0
+    """How many more there are that the baseline accepts."""
+    note: str | None = None
+    """Why the audit could not judge, such as too little data."""
     error: str | None = None
     """Why the audit itself failed, if it did; its findings are then incomplete."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcomes of all audits of one run."""
+    """The outcomes of all audits of one run, or of one iteration of it."""
 
     path: str
     run: str | None
     """The run's id."""
+    iteration: int | None = None
+    """The iteration that was checked; None for the whole run. Files are then not read."""
     rollouts: int
     """How many were read."""
     scores: int
-    sessions: int
-    files: int
-    bytes: int
+    sessions: int = 0
+    files: int = 0
+    bytes: int = 0
     """The size of those files."""
     seconds: float
     results: tuple[AuditOutcome, ...]
@@ -49,7 +57,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether there is no warning and no error; findings of severity `info` do not count."""
-        return all(outcome_severity(result) is Severity.INFO for result in self.with_findings)
+        return not self.fails(Severity.WARNING)
+
+    def fails(self, lowest: Severity) -> bool:
+        """Whether there is a finding of this severity, or of a worse one."""
+        ranks = list(Severity)
+        return any(ranks.index(outcome_severity(result)) <= ranks.index(lowest) for result in self.with_findings)
 
     def count(self, severity: Severity) -> int:
         """How many findings of this severity there are."""

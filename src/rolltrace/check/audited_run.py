@@ -187,27 +187,35 @@ def group_address_of(row: Row) -> str:
 def rollout_finding(row: Row, message: str, **data: Any) -> Finding:
     """A finding about the rollout of a row of `rollouts`."""
     where = row["id"] if row["index"] is None else f"{group_address_of(row)}/{row['index']}"
-    return Finding(message, row["id"], where, row["session"], row["file"], row["offset"], data)
+    return _located(row, message, (row["id"],), where, data)
 
 
 def score_finding(row: Row, message: str, **data: Any) -> Finding:
     """A finding about the score of a row of `scores`."""
     where = None if row["group"] is None else group_address_of(row)
     data = {"score": row["id"], "name": row["name"], **data}
-    return Finding(message, row["rollout"], where, row["session"], row["file"], row["offset"], data)
+    rollouts = () if row["rollout"] is None else (row["rollout"],)
+    return _located(row, message, rollouts, where, data)
 
 
-def with_location(finding: Finding, target: object, location: LineLocation) -> Finding:
-    """The finding with the record that it is about, and the location of its line."""
+def _located(row: Row, message: str, rollouts: tuple[str, ...], where: str | None, data: dict[str, Any]) -> Finding:
+    session, file, offset = row["session"], row["file"], row["offset"]
+    return Finding(message, rollouts, where, session=session, file=file, offset=offset, data=data)
+
+
+def with_location(finding: Finding, target: object, location: LineLocation | None) -> Finding:
+    """The finding with the record that it is about, and the location of its line, if that is known."""
     if isinstance(target, Rollout):
-        about: dict[str, str | None] = {"rollout": target.id, "address": address(target)}
+        about: dict[str, Any] = {"rollouts": (target.id,), "address": address(target)}
     elif isinstance(target, Score):
-        about = {"rollout": target.rollout, "address": None if target.group is None else target.group.address}
+        rollouts = () if target.rollout is None else (target.rollout,)
+        about = {"rollouts": rollouts, "address": None if target.group is None else target.group.address}
         finding = replace(finding, data={"score": target.id, "name": target.name, **finding.data})
     else:
         return finding
-    missing = {name: value for name, value in about.items() if getattr(finding, name) is None}
-    return replace(finding, **missing, session=target.session, file=location.file, offset=location.offset)
+    missing = {name: value for name, value in about.items() if not getattr(finding, name)}
+    line = {} if location is None else {"file": location.file, "offset": location.offset}
+    return replace(finding, **missing, session=target.session, **line)
 
 
 def _blob_names(rollout: Rollout) -> set[str]:

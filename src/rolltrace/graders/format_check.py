@@ -19,6 +19,11 @@ def check_format_coef(format_coef: float) -> None:
         raise InputError(f"Expected format_coef to be a finite number, got {format_coef}.")
 
 
+def reward_range_with_format(format_coef: float) -> tuple[float, float]:
+    """The range of `format_coef * (format − 1) + correct`, if both scores are from 0 to 1."""
+    return min(0.0, -format_coef), 1.0 + max(0.0, -format_coef)
+
+
 def run_format_check(check: FormatCheck, response: str) -> float:
     """The format score of a response. Raises `GraderError` unless it is a finite number."""
     score = float(check(response))

@@ -31,7 +31,8 @@ _EXPECTED = {
 
 @audit(
     Severity.ERROR,
-    "A folder of the run is missing or cannot be listed. Restore it from a copy, or fix its permissions.",
+    "A folder of the run is missing or cannot be listed, so its records are in no number.",
+    "Restore it from a copy, or fix its permissions.",
 )
 def missing_folders(run: AuditedRun) -> Iterator[Finding]:
     """Each folder can be listed."""
@@ -44,7 +45,7 @@ def missing_folders(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "Bytes cannot be read, or differ from those that were written, so the records in them are lost; others are read. "
+    "Bytes cannot be read, or differ from those that were written, so the records in them are lost; others are read.",
     "Restore the file from a copy, and check the disk, or who edited the file.",
 )
 def damaged(run: AuditedRun) -> Iterator[Finding]:
@@ -60,8 +61,9 @@ def damaged(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "The last line of a file has no line feed: its writer was killed, the machine lost power, or it is being "
-    "written at this moment. Only that record is lost, which no flush had confirmed.",
+    "The last line of a file has no line feed, so its record, which no flush had confirmed, is lost: the writer was "
+    "killed, the machine lost power, or it is being written at this moment.",
+    "Nothing can be restored. If the run was written to the end, find out who killed its writer.",
 )
 def truncated_files(run: AuditedRun) -> Iterator[Finding]:
     """Every file ends with a whole line."""
@@ -72,7 +74,8 @@ def truncated_files(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "These records were written by a newer Rolltrace and are left out of everything here. Upgrade to read them.",
+    "These records were written by a newer Rolltrace and are left out of everything here.",
+    "Upgrade to read them.",
 )
 def newer_version(run: AuditedRun) -> Iterator[Finding]:
     """Every record is of a version that can be read."""
@@ -84,6 +87,7 @@ def newer_version(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.ERROR,
     "A session numbers its files without gaps, so a missing file was deleted or not copied, with all its records.",
+    "Restore or copy the file.",
 )
 def missing_segments(run: AuditedRun) -> Iterator[Finding]:
     """The files of each session are numbered from 0 without a gap."""
@@ -101,8 +105,8 @@ def missing_segments(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Files with other names than those of the format are not read. If they have records, restore their names; "
-    "otherwise move them elsewhere.",
+    "Files with other names than those of the format are not read.",
+    "If they have records, restore their names; otherwise move them elsewhere.",
 )
 def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
     """Each file has a name that the format knows."""
@@ -114,8 +118,9 @@ def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.INFO,
-    "A file exists both plain and compressed, because compression was interrupted. The plain one is read, and nothing "
-    "is wrong; `rolltrace compact` removes it.",
+    "A file exists both plain and compressed, because compression was interrupted. The plain one is read, and "
+    "nothing is wrong.",
+    "`rolltrace compact` removes one of them.",
 )
 def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
     """No file exists both plain and compressed."""
@@ -129,8 +134,8 @@ def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.INFO,
-    "Temporary files of a writer that is running, or that was killed. Nothing reads them; they may be deleted when "
-    "no writer is running.",
+    "Temporary files of a writer that is running, or that was killed. Nothing reads them.",
+    "They may be deleted when no writer is running.",
 )
 def leftovers(run: AuditedRun) -> Iterator[Finding]:
     """No temporary file is left."""
@@ -142,20 +147,20 @@ def leftovers(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A message refers to an image or file whose bytes are missing, so the prompt cannot be shown as the policy saw it. "
+    "A message refers to an image or file whose bytes are missing, so the prompt cannot be shown as the policy saw it.",
     "Restore blobs/ from a copy.",
 )
 def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
     """Every blob that a record refers to exists."""
     for name, rollout in sorted(run.blobs.items()):
         if _is_missing(run, name):
-            yield Finding(f"{name} is missing", rollout=rollout, file=f"{BLOBS}/{name}")
+            yield Finding(f"{name} is missing", rollouts=(rollout,), file=f"{BLOBS}/{name}")
 
 
 @audit(
     Severity.ERROR,
-    "The bytes of a blob do not match the hash in its name, so they are not what the policy saw. Restore the file "
-    "from a copy.",
+    "The bytes of a blob do not match the hash in its name, so they are not what the policy saw.",
+    "Restore the file from a copy.",
 )
 def damaged_blobs(run: AuditedRun) -> Iterator[Finding]:
     """Every blob matches the hash in its name."""
@@ -164,7 +169,7 @@ def damaged_blobs(run: AuditedRun) -> Iterator[Finding]:
             if not _is_missing(run, name):
                 run.reader.blob(name)
         except RecordError as error:
-            yield Finding(str(error), rollout=rollout, file=f"{BLOBS}/{name}")
+            yield Finding(str(error), rollouts=(rollout,), file=f"{BLOBS}/{name}")
 
 
 def _is_missing(run: AuditedRun, blob: str) -> bool:

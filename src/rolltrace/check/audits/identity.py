@@ -13,8 +13,8 @@ _MAX_SESSIONS = 20
 
 @audit(
     Severity.ERROR,
-    "Ids are unique everywhere. A repeated one means that a file was copied into the run twice, or that a recorder "
-    "passes ids of its own; every count that includes it is wrong.",
+    "Ids are unique everywhere, so every count that includes a repeated one is wrong.",
+    "Look whether a file was copied into the run twice, or a recorder passes ids of its own.",
 )
 def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
     """No two records have the same id."""
@@ -31,8 +31,9 @@ def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "Two records have the same identity: the same run, session, split, iteration, env, group, index and attempt. "
-    "Statistics of the group count both. Give each member of a group an index of its own.",
+    "Two records have the same run, session, split, iteration, env, group, index and attempt, and statistics of the "
+    "group count both.",
+    "Give each member of a group an index of its own.",
 )
 def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
     """No two rollouts have the same identity."""
@@ -43,7 +44,8 @@ def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A record has another run's id than run.json. It was copied from elsewhere, or run.json was replaced.",
+    "A record has another run's id than run.json: it was copied from elsewhere, or run.json was replaced.",
+    "Move the records back to their run, or restore run.json.",
 )
 def foreign_records(run: AuditedRun) -> Iterator[Finding]:
     """Every record has the id of this run."""
@@ -61,6 +63,7 @@ def foreign_records(run: AuditedRun) -> Iterator[Finding]:
     Severity.WARNING,
     "A retry is attempt 1 after attempt 0. If an earlier attempt has no record it was lost, or attempts are counted "
     "wrongly, and error rates are too low.",
+    "Count attempts from 0, and record those that fail.",
 )
 def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The attempts of each member are numbered from 0 without a gap."""
@@ -72,8 +75,9 @@ def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Members of a group are numbered from 0, and each has a record however it ended. A missing one was lost or never "
-    "played, and the group's statistics are over too few members.",
+    "Members of a group are numbered from 0, and each has a record however it ended. A missing one was lost or "
+    "never played, and the group's statistics are over too few members.",
+    "Record every member, also those that fail; number them before any is filtered.",
 )
 def index_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The members of each group are numbered from 0 without a gap, once all writers are closed."""
@@ -90,9 +94,10 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "Sessions that ran at the same time recorded the same index of a group. All of these rollouts count, so groups are "
-    "larger than they should be, and their statistics mix separate groups. Give each rank or worker groups or indices "
-    "of its own. If a session resumed another, state it: create_run(…, join=True, continues=[…]).",
+    "Sessions that ran at the same time recorded the same index of a group. All of these rollouts count, so groups "
+    "are larger than they should be, and their statistics mix separate groups.",
+    "Give each rank or worker groups or indices of its own. If a session resumed another, state it: create_run(…, "
+    "join=True, continues=[…]).",
 )
 def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
     """No two sessions recorded the same index of a group, unless one supersedes the other."""
@@ -106,7 +111,8 @@ def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.WARNING,
     "A later session continued the attempts of an earlier one that it supersedes, so the earlier attempts are in no "
-    "table, and error rates are too low. Let the session that played an attempt play its retry.",
+    "table, and error rates are too low.",
+    "Let the session that played an attempt play its retry.",
 )
 def split_attempts(run: AuditedRun) -> Iterator[Finding]:
     """A session that supersedes another played all attempts itself."""

@@ -18,8 +18,8 @@ _FIRST_LEDGER_SECONDS = 5.0
 
 @audit(
     Severity.ERROR,
-    "A ledger must account for every rollout: dispatched = recorded + unrecordable + dropped + in flight. One that "
-    "does not was edited, or shows a bug in the writer: please report it.",
+    "A ledger must account for every rollout: dispatched = recorded + unrecordable + dropped + in flight.",
+    "Unless the file was edited, this is a bug in the writer: please report it.",
 )
 def ledger_sums(run: AuditedRun) -> Iterator[Finding]:
     """Every ledger adds up."""
@@ -34,7 +34,7 @@ def ledger_sums(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "The session wrote more lines than its files have now: they were deleted, truncated or damaged after that. "
+    "The session wrote more lines than its files have now: they were deleted, truncated or damaged after that.",
     "Restore the files from a copy.",
 )
 def lost_lines(run: AuditedRun) -> Iterator[Finding]:
@@ -52,8 +52,9 @@ def lost_lines(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "A session that was closed has more lines than its ledger counts: another process wrote to its files, or the last "
-    "lines of its ledger are lost. The files are right.",
+    "A session that was closed has more lines than its ledger counts: another process wrote to its files, or the "
+    "last lines of its ledger are lost.",
+    "The files are right. Let each process write a session of its own.",
 )
 def uncounted_lines(run: AuditedRun) -> Iterator[Finding]:
     """A session that was closed counted all its lines."""
@@ -66,9 +67,9 @@ def uncounted_lines(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Rollouts, scores, blobs or texts could not be written, for the reasons named, such as a full disk (ENOSPC) or a "
-    "full queue. They are in no statistic of this run. Lines whose fsync failed (sync_failed) exist, unless the "
-    "machine lost power.",
+    "Rollouts, scores, blobs or texts could not be written, so they are in no statistic of this run. Lines whose "
+    "fsync failed (sync_failed) exist, unless the machine lost power.",
+    "Remove the cause that is named, such as a full disk (ENOSPC) or a full queue.",
 )
 def dropped(run: AuditedRun) -> Iterator[Finding]:
     """Nothing was dropped."""
@@ -83,8 +84,8 @@ def dropped(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Rollouts were started and have no record. If the session is still running they are being played; if it ended they "
-    "are lost: it was killed, or a rollout was never ended.",
+    "Rollouts were started and have no record: they are being played, or, if the session has ended, they are lost.",
+    "End every rollout, also on errors. `rolltrace run --resume RUN` plays those of a session that was killed.",
 )
 def unfinished_rollouts(run: AuditedRun) -> Iterator[Finding]:
     """Every rollout that was started has a record, unless a later session continues its session."""
@@ -103,7 +104,7 @@ def unfinished_rollouts(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.WARNING,
     "The session was not closed, and has written nothing for half a minute: its process was killed, or the machine "
-    "died. What it had flushed is safe, what was in flight is lost, and no later session supersedes it. "
+    "died. What it had flushed is safe, what was in flight is lost, and no later session supersedes it.",
     "`rolltrace run --resume RUN` completes a run that `rolltrace run` started.",
 )
 def dead_sessions(run: AuditedRun) -> Iterator[Finding]:
@@ -115,6 +116,7 @@ def dead_sessions(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.INFO,
     "The session is not closed: it is running, or it died and a later session supersedes it. What it flushed is safe.",
+    "Nothing to do.",
 )
 def open_sessions(run: AuditedRun) -> Iterator[Finding]:
     """Every session was closed."""
@@ -128,8 +130,9 @@ def open_sessions(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.INFO,
-    "The run was closed before all planned episodes were finished. Its records are valid; statistics are of a part of "
-    "the plan. `rolltrace run --resume RUN` completes a run that `rolltrace run` started.",
+    "The run was closed before all planned episodes were finished. Its records are valid; statistics are of a part "
+    "of the plan.",
+    "`rolltrace run --resume RUN` completes a run that `rolltrace run` started.",
 )
 def interrupted_run(run: AuditedRun) -> Iterator[Finding]:
     """What was planned is there."""
@@ -146,6 +149,7 @@ def interrupted_run(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.WARNING,
     "A session has files but no ledger, so it is unknown whether its files are complete.",
+    "Restore ledger/ from a copy.",
 )
 def missing_ledgers(run: AuditedRun) -> Iterator[Finding]:
     """Every session that wrote something has a ledger."""

@@ -16,8 +16,9 @@ _TOLERANCE = 1e-6
 
 @audit(
     Severity.ERROR,
-    "The sum of a rollout's step rewards and its grade is not its `reward_so_far`. The loop that recorded it counts a "
-    "part twice, or leaves one out, so the policy is trained on a wrong total.",
+    "The sum of a rollout's step rewards and its grade is not its `reward_so_far`, so the policy is trained on a "
+    "wrong total.",
+    "Look for a part that the loop counts twice, or leaves out.",
     input=AuditInput.ROLLOUTS,
 )
 def reward_parts(rollout: Rollout) -> Iterator[Finding]:
@@ -37,8 +38,9 @@ def reward_parts(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A rollout's reward is neither the sum of its parts, nor that sum clamped by a limit. The policy is trained on a "
-    "wrong total.",
+    "A rollout's reward is neither the sum of its parts, nor that sum clamped by a limit, so the policy is trained "
+    "on a wrong total.",
+    "Record the parts that are missing, or let the recorder compute the total.",
     input=AuditInput.ROLLOUTS,
 )
 def reward_total(rollout: Rollout) -> Iterator[Finding]:
@@ -59,8 +61,9 @@ def reward_total(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "The reward of a rollout that failed or was cancelled must be null: a number changes the group's mean, and every "
-    "advantage.",
+    "The reward of a rollout that failed or was cancelled must be null: a number changes the group's mean, and "
+    "every advantage.",
+    "Record failures with their error and without a reward.",
     input=AuditInput.ROLLOUTS,
 )
 def reward_on_failed_rollout(rollout: Rollout) -> Iterator[Finding]:
@@ -73,8 +76,8 @@ def reward_on_failed_rollout(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "A rollout with status ok has no reward yet, but the session has ended without a score named `reward` for it. The "
-    "writer was killed before the group was graded, or the scores are lost.",
+    "A rollout with status ok has no reward, but the session has ended without a score named `reward` for it.",
+    "Grade the group again: the writer was killed before it was graded, or the scores are lost.",
 )
 def reward_missing(run: AuditedRun) -> Iterator[Finding]:
     """A rollout with status ok that was not played again has a reward, or a score without a value."""
@@ -91,6 +94,7 @@ def reward_missing(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.ERROR,
     "A score that adds the group's grade to a rollout's reward does not add up.",
+    "Let the total be the sum of `reward_so_far` and `group_grade`.",
     input=AuditInput.SCORES,
 )
 def group_reward(score: Score) -> Iterator[Finding]:
@@ -109,6 +113,7 @@ def group_reward(score: Score) -> Iterator[Finding]:
 @audit(
     Severity.ERROR,
     "The group's grade was added to another sum than that of the rollout's record.",
+    "Look whether the grades of a group are assigned to its members in the wrong order.",
 )
 def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
     """A group's grade is added to `reward_so_far` of the rollout's record."""
@@ -127,8 +132,8 @@ def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A reward is NaN or infinite. One such number makes a batch's mean, every advantage and then the weights NaN. Look "
-    "at the step: a division by zero, a logarithm of 0, or a value that is not a number (the record has a note).",
+    "A reward is NaN or infinite. One such number makes a batch's mean, every advantage and then the weights NaN.",
+    "Look at the step: a division by zero, a logarithm of 0, or a value that is not a number (the record has a note).",
     input=AuditInput.ROLLOUTS,
 )
 def non_finite_reward(rollout: Rollout) -> Iterator[Finding]:
@@ -144,8 +149,9 @@ def non_finite_reward(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "A number behind a reward is NaN or infinite. The reward itself may be right, but means and plots of that number "
-    "are not.",
+    "A number behind a reward is NaN or infinite. The reward itself may be right, but means and plots of that "
+    "number are not.",
+    "Look at how it is computed, or leave it out where it is not defined.",
     input=AuditInput.ROLLOUTS,
 )
 def non_finite_data(rollout: Rollout) -> Iterator[Finding]:
@@ -163,6 +169,7 @@ def non_finite_data(rollout: Rollout) -> Iterator[Finding]:
 @audit(
     Severity.ERROR,
     "A score is NaN or infinite; where it is a reward or an advantage, so is everything computed from it.",
+    "Look at how it is computed; null says that it could not be.",
     input=AuditInput.SCORES,
 )
 def non_finite_score(score: Score) -> Iterator[Finding]:

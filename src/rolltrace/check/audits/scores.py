@@ -10,8 +10,8 @@ from rolltrace.trace.score import Score
 
 @audit(
     Severity.ERROR,
-    "A score is about a rollout that is not in the run: its line is lost, or the id is that of another run's rollout. "
-    "The score is ignored.",
+    "A score is about a rollout that is not in the run, so it is ignored.",
+    "Restore the line if it is lost, or score the id of this run's rollout.",
 )
 def unknown_rollout(run: AuditedRun) -> Iterator[Finding]:
     """Every score of a rollout is about one that exists."""
@@ -21,7 +21,8 @@ def unknown_rollout(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A score is about a group that has no rollout in the run: they are lost, or the group's key is wrong.",
+    "A score is about a group that has no rollout in the run.",
+    "Restore the rollouts if they are lost, or correct the group's key.",
 )
 def unknown_group(run: AuditedRun) -> Iterator[Finding]:
     """Every score of a group is about one that exists."""
@@ -37,8 +38,9 @@ def unknown_group(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "The calls of a grader quote a rollout that is not in the run: its line is lost. Their prompts have a placeholder "
-    "instead of its text.",
+    "The calls of a grader quote a rollout that is not in the run, so their prompts have a placeholder instead of its "
+    "text.",
+    "Restore the file of the rollout from a copy.",
 )
 def unknown_quotes(run: AuditedRun) -> Iterable[Finding]:
     """Every rollout that calls quote exists."""
@@ -48,6 +50,7 @@ def unknown_quotes(run: AuditedRun) -> Iterable[Finding]:
 @audit(
     Severity.ERROR,
     "A score is about exactly one rollout or one group; this one cannot be used.",
+    "Pass either `rollout` or `group`.",
     input=AuditInput.SCORES,
 )
 def score_without_target(score: Score) -> Iterator[Finding]:
@@ -61,6 +64,7 @@ def score_without_target(score: Score) -> Iterator[Finding]:
     Severity.WARNING,
     "A grader, a hook or a clean-up failed, so that a value is missing. Rollouts without a reward are left out of "
     "their group's statistics.",
+    "Look at the error; `rolltrace regrade` grades the rollouts again.",
     input=AuditInput.SCORES,
 )
 def failed_score(score: Score) -> Iterator[Finding]:

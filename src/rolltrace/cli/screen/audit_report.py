@@ -9,12 +9,15 @@ from rich.text import Text
 
 from rolltrace.check.audit import Audit, Finding, Severity
 from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
+from rolltrace.check.report_formats import viewer_link
+from rolltrace.check.watch import FindingChanges
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import print_wrapped
 from rolltrace.cli.screen.number_format import format_duration, plural
 from rolltrace.terminal_text import escape_line
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_MAX_IDS = 3
 _SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
 
 
@@ -26,35 +29,66 @@ def show_audit_list(console: Console, audits: Sequence[Audit]) -> None:
     table.add_column(overflow="fold")
     for audit in audits:
         severity = Text(audit.severity.value, _STYLES[audit.severity])
-        table.add_row(Text(escape_line(audit.name), "bold"), severity, Text(escape_line(audit.about)))
+        table.add_row(Text(escape_line(audit.name), "bold"), severity, Text(escape_line(f"{audit.why} {audit.fix}")))
     console.print(table)
 
 
-def show_report(console: Console, report: AuditReport, *, is_first: bool = True) -> None:
+def show_changes(console: Console, changes: FindingChanges) -> None:
+    """Print what is new and what is resolved since the last check."""
+    report = changes.report
+    if not changes.new and not changes.resolved:
+        at = "no iteration yet" if report.iteration is None else f"iteration {report.iteration}: nothing wrong"
+        print_wrapped(console, Text(at, "dim"))
+    for result, finding in changes.new:
+        _show_change(console, "+", _STYLES[result.severity], report, result, finding)
+    for result, finding in changes.resolved:
+        _show_change(console, "−", "green", report, result, finding)
+
+
+def _show_change(
+    console: Console, sign: str, style: str, report: AuditReport, result: AuditOutcome, finding: Finding
+) -> None:
+    line = Text(f"{sign} ", f"bold {style}")
+    line.append(escape_line(result.audit), f"bold {style}")
+    line.append(f"  iteration {report.iteration}  ", "dim")
+    line.append(escape_line(finding.message) if sign == "+" else f"resolved: {escape_line(finding.message)}")
+    print_wrapped(console, line)
+    if evidence := _evidence(finding):
+        print_wrapped(console, Text(evidence, "dim"), "    ")
+
+
+def show_report(console: Console, report: AuditReport, viewer: str | None = None, *, is_first: bool = True) -> None:
     """Print what was checked, the findings of each audit, and the conclusion."""
     if not is_first:
         console.print()
     print_wrapped(console, Text(escape_line(report.path), "bold"))
     records = f"{plural(report.rollouts, 'rollout')} and {plural(report.scores, 'score')}"
-    facts = (
+    audits = f"{plural(len(report.results), 'audit')} in {format_duration(report.seconds)}"
+    facts = [
         f"{records} of {plural(report.sessions, 'session')}",
         f"{plural(report.files, 'file')}, {decimal(report.bytes)}",
-        f"{plural(len(report.results), 'audit')} in {format_duration(report.seconds)}",
-    )
+    ]
+    if report.iteration is not None:
+        facts = [f"iteration {report.iteration}", records]
+    facts.append(audits)
     print_wrapped(console, Text(" · ".join(facts), "dim"))
     for result in report.with_findings:
         console.print()
-        _show_result(console, result)
+        _show_result(console, result, viewer)
+    if notes := [result for result in report.results if result.note is not None]:
+        console.print()
+        for result in notes:
+            print_wrapped(console, Text(f"{result.audit}: {escape_line(result.note or '')}", "dim"), "  ")
     console.print()
     print_wrapped(console, _conclusion(report))
     example = next(
-        (f.rollout for result in report.with_findings for f in result.findings if _is_shown(result, f)), None
+        (f.rollouts[0] for result in report.with_findings for f in result.findings if _is_shown(result, f)), None
     )
     if example is not None:
         print_wrapped(console, Text(f"To look at one: {command('show', report.path, example)}", "dim"))
 
 
-def _show_result(console: Console, result: AuditOutcome) -> None:
+def _show_result(console: Console, result: AuditOutcome, viewer: str | None) -> None:
     severity = outcome_severity(result)
     title = Text(f"{_SIGNS[severity]} ", f"bold {_STYLES[severity]}")
     title.append(escape_line(result.audit), f"bold {_STYLES[severity]}")
@@ -64,21 +98,24 @@ def _show_result(console: Console, result: AuditOutcome) -> None:
     print_wrapped(console, title)
     if result.error is not None:
         print_wrapped(console, Text(f"the audit itself failed: {escape_line(result.error)}", "red"), "  ")
-    print_wrapped(console, Text(escape_line(result.about), "dim"), "  ")
+    print_wrapped(console, Text(escape_line(f"{result.why} {result.fix}".strip()), "dim"), "  ")
     for finding in result.findings:
         print_wrapped(console, Text(f"– {escape_line(finding.message)}"), "  ")
         if evidence := _evidence(finding):
             print_wrapped(console, Text(evidence, "dim"), "    ")
+        if viewer is not None and (link := viewer_link(viewer, finding)) is not None:
+            print_wrapped(console, Text(escape_line(link), "dim"), "    ")
     if more := result.count - len(result.findings):
         print_wrapped(console, Text(f"… and {more} more: --most {result.count} shows all", "italic"), "  ")
 
 
 def _evidence(finding: Finding) -> str:
-    """Where a finding is: the rollout that `rolltrace show` takes, then the file and the session."""
+    """Where a finding is: rollouts that `rolltrace show` takes, then the file and the session."""
+    rollouts = ", ".join(finding.rollouts[:_MAX_IDS]) + (", …" if len(finding.rollouts) > _MAX_IDS else "")
     file = finding.file
     if file is not None and finding.offset is not None:
         file = f"{file}, byte {finding.offset}"
-    labels = {finding.rollout: "", finding.address: "", file: "", finding.session: "session "}
+    labels = {rollouts or None: "", finding.address: "", file: "", finding.session: "session "}
     named = finding.session is not None and finding.file is not None and finding.session in finding.file
     facts = [
         f"{label}{escape_line(text)}"
@@ -90,17 +127,19 @@ def _evidence(finding: Finding) -> str:
 
 def _is_shown(result: AuditOutcome, finding: Finding) -> bool:
     """Whether `rolltrace show` can show the rollout of a finding, which is missing if it is unknown."""
-    return finding.rollout is not None and result.audit != "unknown_rollout"
+    return bool(finding.rollouts) and result.audit != "unknown_rollout"
 
 
 def _conclusion(report: AuditReport) -> Text:
     counts = {severity: report.count(severity) for severity in Severity}
+    accepted = sum(result.accepted for result in report.results)
+    more = Text(f", {accepted} accepted" if accepted else "", "dim")
     if not any(counts.values()):
-        return Text("✓ nothing wrong", "bold green")
+        return Text("✓ nothing wrong", "bold green") + more
     parts = [Text("✓ nothing wrong", "bold green")] if report.ok else []
     names = {Severity.ERROR: "error", Severity.WARNING: "warning"}
     for severity, count in counts.items():
         if count:
             total = f"{count} worth knowing" if severity is Severity.INFO else plural(count, names[severity])
             parts.append(Text(total, f"bold {_STYLES[severity]}"))
-    return Text(", ").join(parts)
+    return Text(", ").join(parts) + more

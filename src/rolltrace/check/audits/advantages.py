@@ -1,0 +1,157 @@
+"""Audits of recorded advantages: they follow from the group's rewards, and have the right sign."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
+from rolltrace.check.audit_tables import AuditTables, Row, examples, scope_address
+from rolltrace.query.table_schema import GROUP_COLUMNS
+
+_NOT_RECORDED = "no advantages of whole groups are recorded (scores named `advantage`)"
+_HUGE = 1e100
+"""Numbers from here on cannot be squared."""
+_MOST = 0.5
+"""The share of groups from which on a formula is taken for the one that was used."""
+_MIN_GROUPS = 3
+"""In fewer groups than this, a scale of the iteration fits by chance."""
+
+FORMULAS = {
+    "reward - mean": "a - d",
+    "(reward - mean) / std": "a - d / (std + eps)",
+    "(reward - mean) / sample std": "a - d / (std * sqrt(n / (n - 1)) + eps)",
+    "reward - mean of the other members": "a - d * n / (n - 1)",
+    "(reward - mean) * scale of the iteration": "a - d * scale - shift",
+    "(reward - mean of the iteration) * scale of the iteration": "a - reward * scale - constant",
+}
+"""By name, the difference of an advantage `a` and the formula's; `d` is reward - mean. Programs add a small `eps` to
+the divisor. The last two cover scaling and whitening by batch, after or instead of subtracting the group's mean."""
+
+
+def _fit(name: str, difference: str) -> str:
+    """SQL for whether all members of a group have this formula's advantage."""
+    # The tolerance is for 32 bits. If all rewards are equal, rounding errors are divided by a small `eps`.
+    options = [difference.replace("eps", eps) for eps in ("0", "1e-6", "1e-4")]
+    found = " or ".join(f"max(abs({one})) <= any_value(1e-3 * size + 1e-5)" for one in dict.fromkeys(options))
+    if "iteration" in name:
+        return f"any_value(groups >= {_MIN_GROUPS} and scale > 0) and ({found})"
+    return f"case when any_value(differs) then {found} else any_value(size) <= 1e-2 end"
+
+
+# A group counts if all its members with a reward have an advantage, so that its own mean is known.
+_GROUPS = f"""
+    with given as (
+        select rollout, arg_max(value, created_at) as a from scores
+        where name = 'advantage' and value is not null and rollout is not null group by rollout
+    ), members as (
+        select {GROUP_COLUMNS}, r.id, r."index", r.reward, given.a, r.seat
+        from rollouts r left join given on given.rollout = r.id where r.reward is not null
+    ), means as (
+        select {GROUP_COLUMNS}, count(*) as n, avg(reward) as mean, avg(a) as mean_a, max(abs(a)) as size,
+            max(reward) - min(reward) > 1e-6 * greatest(1, max(abs(reward))) as differs
+        from members group by {GROUP_COLUMNS}
+        having n >= 2 and count(a) = n and count(seat) = 0 and max(abs(reward)) < {_HUGE} and max(abs(a)) < {_HUGE}
+    ), centred as (
+        select *, reward - mean as d from members join means using ({GROUP_COLUMNS})
+    ), slopes as (
+        select {GROUP_COLUMNS}, sum(d * d) as dd, sum(d * a) / nullif(dd, 0) as slope
+        from centred group by {GROUP_COLUMNS}
+    )
+"""
+_FITS = f"""
+    {_GROUPS}, scales as (
+        select split, env, iteration, count(*) filter (differs) as groups, median(slope) filter (differs) as scale,
+            median(mean_a) as shift, median(mean_a - slope * mean) filter (differs) as constant
+        from means join slopes using ({GROUP_COLUMNS}) group by split, env, iteration
+    ), measured as (
+        select *, sqrt(dd / n) as std
+        from centred join slopes using ({GROUP_COLUMNS}) join scales using (split, env, iteration)
+    )
+    select {GROUP_COLUMNS}, any_value(differs) as differs, any_value(mean) as mean,
+        list(id order by "index", id) as ids, list(reward order by "index", id)[:4] as rewards,
+        list(a order by "index", id)[:4] as advantages,
+        [{", ".join(_fit(*formula) for formula in FORMULAS.items())}] as fits
+    from measured group by {GROUP_COLUMNS} order by split, env
+"""
+
+
+def _formulas(tables: AuditTables) -> Iterator[tuple[tuple[str, str], str | None, float, list[Row]]]:
+    """By split and env: the formula that explains most groups, how large a share of them, and all groups."""
+    names = list(FORMULAS)
+    for place, rows in groupby(tables.rows(_FITS), itemgetter("split", "env")):
+        groups = list(rows)
+        informative = [row for row in groups if row["differs"]]
+        matches = [sum(bool(row["fits"][number]) for row in informative) for number in range(len(names))]
+        best = max(range(len(names)), key=lambda number: (matches[number], -number))
+        share = matches[best] / len(informative) if informative else 1.0
+        yield place, names[best] if share >= _MOST else None, share, groups
+
+
+@audit(
+    Severity.ERROR,
+    "The advantages of these groups are not computed as those of the others. The policy is trained on wrong numbers, "
+    "such as those of another group.",
+    "Compute the advantages from the rewards of the group's own members, and record them under their own ids.",
+    input=AuditInput.TABLES,
+)
+def advantage_mismatch(tables: AuditTables) -> Iterator[Finding]:
+    """Advantages follow from the rewards of the group, by the formula that explains most groups."""
+    tables.skip(_NOT_RECORDED)
+    for _, formula, _, groups in _formulas(tables):
+        tables.note = None if formula else "the advantages follow no formula that is known"
+        number = list(FORMULAS).index(formula) if formula else None
+        for row in groups if number is not None else ():
+            if not row["fits"][number]:
+                rewards, advantages = (_numbers(row[name]) for name in ("rewards", "advantages"))
+                message = f"expected advantages of {formula} for the rewards {rewards}, got {advantages}"
+                data = {"formula": formula, "mean": row["mean"], "members": len(row["ids"])}
+                yield Finding(message, examples(row["ids"]), scope_address(row), data=data)
+
+
+@audit(
+    Severity.WARNING,
+    "The advantages follow from no usual formula over the rewards of a group or an iteration. If a group's mean is "
+    "meant to be the baseline, they belong to other rollouts, or to other rewards.",
+    "Compare some groups by hand. If the formula is your own, skip this audit.",
+    input=AuditInput.TABLES,
+    threshold=Threshold(
+        _MOST, "The share of groups that a formula must explain. With the right one, all groups fit.", min_sample=4
+    ),
+)
+def advantage_formula(tables: AuditTables) -> Iterator[Finding]:
+    """A usual formula explains most advantages."""
+    tables.skip(_NOT_RECORDED)
+    for (split, env), formula, share, groups in _formulas(tables):
+        informative = [row for row in groups if row["differs"]]
+        if tables.is_enough(len(informative), "groups with different rewards") and share < tables.threshold:
+            message = f"no formula explains the advantages of more than {share:.0%} of {len(informative)} groups"
+            ids = [rollout for row in informative for rollout in row["ids"]]
+            data = {"of": len(informative), "share": share, "formula": formula}
+            yield Finding(message, examples(ids), f"{split}/{env}", data=data)
+
+
+@audit(
+    Severity.ERROR,
+    "In these groups a higher reward has a lower advantage, so the policy learns to do worse.",
+    "Look for a sign that is flipped, such as a loss in place of a reward, and for members in another order.",
+    input=AuditInput.TABLES,
+)
+def advantage_sign(tables: AuditTables) -> Iterator[Finding]:
+    """In a group, a higher reward goes with a higher advantage."""
+    if not any(tables.rows("select 1 from scores where name = 'advantage' limit 1")):
+        tables.skip(_NOT_RECORDED)
+        return
+    question = f"""
+        {_GROUPS}
+        select {GROUP_COLUMNS}, list(id order by "index", id) filter (d * (a - mean_a) < 0) as ids,
+            any_value(slope) as slope, arg_max(a, reward) as best, arg_min(a, reward) as worst
+        from centred join slopes using ({GROUP_COLUMNS}) where differs
+        group by {GROUP_COLUMNS} having any_value(slope) < -1e-6 order by all
+    """
+    for row in tables.rows(question):
+        message = f"the highest reward has the advantage {row['best']:.4g}, the lowest has {row['worst']:.4g}"
+        yield Finding(message, examples(row["ids"] or []), scope_address(row), data={"slope": row["slope"]})
+
+
+def _numbers(values: list[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values) + (", …" if len(values) == 4 else "")

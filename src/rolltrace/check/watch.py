@@ -1,0 +1,57 @@
+"""Follows the findings of a run while it is written: which are new, and which are resolved."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Unpack
+
+import msgspec
+
+from rolltrace.check.audit import Finding
+from rolltrace.check.audit_report import AuditOutcome, AuditReport
+from rolltrace.check.check_run import CheckOptions, IterationChecker
+from rolltrace.query.follow import StopEvent
+
+SECONDS = 5.0
+"""How long to wait between two checks, by default."""
+
+
+class FindingChanges(msgspec.Struct, frozen=True):
+    """What a check found that the one before did not, and the reverse."""
+
+    report: AuditReport
+    new: tuple[tuple[AuditOutcome, Finding], ...]
+    resolved: tuple[tuple[AuditOutcome, Finding], ...]
+
+
+def watch_run(
+    path: str | Path, stop: StopEvent, seconds: float = SECONDS, **options: Unpack[CheckOptions]
+) -> Iterator[FindingChanges]:
+    """Check the newest iteration of a run every `seconds`, until `stop` is set.
+
+    Yields the first check, and each that changed something. A finding about an earlier iteration stays as it is. One
+    about the whole env is resolved when the newest iteration no longer shows it.
+    """
+    known: dict[tuple[str, str], tuple[AuditOutcome, Finding]] = {}
+    seen_in: dict[tuple[str, str], int | None] = {}
+    is_first = True
+    with IterationChecker(path, **options) as checker:
+        while is_first or not stop.wait(seconds):
+            report = checker.check()
+            found = {(result.audit, one.key): (result, one) for result in report.results for one in result.findings}
+            number = report.iteration
+            looked_at = [
+                key for key, (_, one) in known.items() if seen_in[key] == number or not _names(one, seen_in[key])
+            ]
+            gone = [key for key in looked_at if key not in found]
+            new = tuple(pair for key, pair in found.items() if key not in known)
+            changes = FindingChanges(report, new, tuple(known.pop(key) for key in gone))
+            known |= found
+            seen_in |= dict.fromkeys(found, number)
+            if is_first or changes.new or changes.resolved:
+                yield changes
+            is_first = False
+
+
+def _names(finding: Finding, iteration: int | None) -> bool:
+    """Whether it is about this iteration alone, so that later ones do not resolve it."""
+    return finding.address is not None and str(iteration) in finding.address.split("/")[2:]
