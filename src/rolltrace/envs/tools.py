@@ -133,7 +133,7 @@ class Tool:
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**values)
         if self.in_thread:
-            answer = await _in_thread(self.function, values)
+            answer = await call_in_thread(self.function, **values)
         else:
             answer = self.function(**values)
         return await answer if inspect.isawaitable(answer) else answer
@@ -170,7 +170,7 @@ def parse_error_of(call: ToolCall) -> str | None:
     return None
 
 
-async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+async def call_in_thread(function: Callable[..., Any], /, *args: Any, **values: Any) -> Any:
     """Run a function in a daemon thread.
 
     The loop's default thread pool is not used: functions that hang would fill it, and its shutdown waits for them.
@@ -182,12 +182,12 @@ async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) ->
     def work() -> None:
         answer, failure = None, None
         try:
-            answer = context.run(function, **values)
-        except BaseException as error:  # noqa: BLE001 - raised again in the task that called the tool
+            answer = context.run(function, *args, **values)
+        except BaseException as error:  # noqa: BLE001 - raised again in the task that awaits this
             failure = error
         outcome.set_result((answer, failure))  # not `set_exception`, which refuses a StopIteration
 
-    threading.Thread(target=work, name=f"tool-{getattr(function, '__name__', '')}", daemon=True).start()
+    threading.Thread(target=work, name=f"call-{getattr(function, '__name__', '')}", daemon=True).start()
     answer, failure = await asyncio.wrap_future(outcome)
     if failure is not None:
         raise failure

@@ -91,6 +91,8 @@ def _last_line(text: str) -> tuple[int, str] | None:
 
 def _last_box(text: str) -> tuple[int, str] | None:
     """The last box to begin, among those whose braces close."""
+    if "\\boxed" not in text:
+        return None
     last = None
     open_braces: list[tuple[int, int] | None] = []
     for match in _BRACES.finditer(text):
@@ -118,10 +120,12 @@ def _parse_short(text: str) -> tuple[Fraction, bool] | None:
         return None
     sign, inner_sign, numerator, denominator, percent = match.groups()
     value = _decimal(numerator)
-    divisor = Fraction(1) if denominator is None else _decimal(denominator)
-    if value is None or not divisor or (sign and inner_sign):
+    if value is None or (sign and inner_sign):
         return None
-    value /= divisor
+    if denominator is not None:
+        if not (divisor := _decimal(denominator)):
+            return None
+        value /= divisor
     return -value if "-" in (sign, inner_sign) else value, percent is not None
 
 
@@ -129,4 +133,6 @@ def _decimal(text: str) -> Fraction | None:
     digits, _, exponent = text.lower().replace(",", "").partition("e")
     if not digits.strip(".") or (exponent and abs(int(exponent)) > _LARGEST_EXPONENT):
         return None
-    return Fraction(f"{digits}0" if digits.endswith(".") else digits) * Fraction(10) ** int(exponent or 0)
+    text_or_int = int(digits) if digits.isdecimal() else f"{digits}0" if digits.endswith(".") else digits
+    value = Fraction(text_or_int)  # an int is four times faster
+    return value * Fraction(10) ** int(exponent) if exponent else value
