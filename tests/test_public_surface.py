@@ -22,6 +22,8 @@ Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run 
 play_async redact_pattern
 Failure RolloutRecorder Tokens Usage current_rollout record_calls stable_id
 LiveMetrics Tracker log_metrics
+AnswerGrader NotGradableError RegradeSummary regrade regrade_async
+ReplayReport replay_run
 """
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -84,15 +85,32 @@ def test_the_commands_of_the_guide_to_the_runner_run(tmp_path):
 
 
 def test_the_guide_to_scale_runs(tmp_path):
-    """Its commands and its program play in workers."""
+    """Its commands play in workers, and so does its first program; those whose packages are installed read it."""
     guide = (ROOT / "docs" / "guides" / "scale.md").read_text()
-    [code] = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    (tmp_path / "program.py").write_text(code)
+    play, *read = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "play.py").write_text(play)
+    imports = [re.findall(r"^import (\w+)", code, re.MULTILINE) for code in read]
+    installed = [code for code, names in zip(read, imports, strict=True) if all(map(find_spec, names))]
+    assert len(installed) >= 1
+    (tmp_path / "read.py").write_text("\n".join(installed))
+    commands = [["-m", *shlex.split(line)] for line in re.findall(r"^\$ (rolltrace .*)$", guide, re.MULTILINE)]
+    for words in (*commands, ["play.py"], ["read.py"]):
+        ran = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"two", "from-python"}
+
+
+def test_the_guide_to_regrading_runs(tmp_path):
+    """Its commands and then its program grade the run that its first command plays."""
+    guide = (ROOT / "docs" / "guides" / "regrade.md").read_text()
+    (tmp_path / "program.py").write_text(
+        "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
+    )
     commands = [["-m", *shlex.split(line)] for line in re.findall(r"^\$ (rolltrace .*)$", guide, re.MULTILINE)]
     for words in (*commands, ["program.py"]):
         ran = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"two", "from-python"}
+    assert ran.stdout.splitlines() == ["32 0 0.0", "regrade/exact@1 32 32"]
 
 
 def test_the_guide_to_recording_runs(tmp_path):

@@ -23,8 +23,10 @@ from rolltrace.envs.tools import Tool as Tool
 from rolltrace.envs.tools import ToolResult as ToolResult
 from rolltrace.errors import EnvError as EnvError
 from rolltrace.errors import GraderError as GraderError
+from rolltrace.errors import NotGradableError as NotGradableError
 from rolltrace.errors import RoleError as RoleError
 from rolltrace.errors import RolltraceError as RolltraceError
+from rolltrace.graders.answer_grader import AnswerGrader as AnswerGrader
 from rolltrace.graders.grader import Grader as Grader
 from rolltrace.graders.grader import GroupGrade as GroupGrade
 from rolltrace.graders.grader import GroupGrader as GroupGrader
@@ -35,6 +37,11 @@ from rolltrace.graders.rubric_grader import Criterion as Criterion
 from rolltrace.graders.rubric_grader import RubricGrader as RubricGrader
 from rolltrace.jobs.play import play as play
 from rolltrace.jobs.play import play_async as play_async
+from rolltrace.jobs.regrade import RegradeSummary as RegradeSummary
+from rolltrace.jobs.regrade import regrade as regrade
+from rolltrace.jobs.regrade import regrade_async as regrade_async
+from rolltrace.jobs.replay_report import ReplayReport as ReplayReport
+from rolltrace.jobs.replay_run import replay_run as replay_run
 from rolltrace.metrics.live_metrics import LiveMetrics as LiveMetrics
 from rolltrace.metrics.live_metrics import log_metrics as log_metrics
 from rolltrace.metrics.trackers import Tracker as Tracker

@@ -16,8 +16,11 @@
     ├── EnvError              (RuntimeError)      an environment was misused or broke its contract
     ├── PolicyError           (RuntimeError)      a policy could not answer
     │   ├── ContextOverflowError                  the prompt does not fit the policy's context
+    │   ├── LimitReachedError                     the policy ends the rollout at a limit
+    │   ├── RecordEndedError                      a replayed record has no further answer
     │   └── RoleError                             the policy of another role did not answer
     ├── GraderError           (RuntimeError)      a grader gave no usable grade
+    │   └── NotGradableError                      the rollout lacks what the grader needs, such as a reference answer
     ├── WorkerError           (RuntimeError)      a call in a worker process failed or exceeded a limit
     └── ToolError             (RuntimeError)      a tool call failed; its text goes to the model
 
@@ -109,12 +112,27 @@ class ContextOverflowError(PolicyError):
     """The prompt does not fit the policy's context."""
 
 
+class LimitReachedError(PolicyError):
+    """The policy ends the rollout at a limit, without a failure."""
+
+    stop_reason: str = "timeout"
+    """The stop reason of the rollout."""
+
+
+class RecordEndedError(PolicyError):
+    """A replayed record has no further answer."""
+
+
 class RoleError(PolicyError):
     """The policy of another role, such as grader, answerer or opponent, did not answer."""
 
 
 class GraderError(RolltraceError, RuntimeError):
     """A grader gave no usable grade."""
+
+
+class NotGradableError(GraderError):
+    """The rollout lacks what the grader needs, such as a reference answer; `rolltrace regrade` skips it."""
 
 
 class WorkerError(RolltraceError, RuntimeError):

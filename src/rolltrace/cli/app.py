@@ -12,7 +12,8 @@ from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
 COMMANDS = (
-    "demo", "envs", "run", "proxy", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact"
+    "demo", "envs", "run", "proxy", "ls", "summary", "show", "view", "query", "check", "regrade", "replay", "check-env",
+    "report", "compact",
 )  # fmt: skip
 """Each is a command in the module of that name, with `_` for `-`."""
 

@@ -10,6 +10,7 @@ from rolltrace.envs.env import Env, Observation, SingleUse, StepResult
 from rolltrace.envs.tools import Tool, ToolFailure, ToolOutcome, parse_error_of
 from rolltrace.errors import EnvError, InputError, UnknownNameError
 from rolltrace.policies.policy import Completion
+from rolltrace.policies.recorded_tools import recorded_tool_results
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, ToolCall
@@ -195,17 +196,20 @@ class ToolEnv(Env):
 
     async def _call(self, position: int, call: ToolCall) -> ToolOutcome:
         """Run a call and store its outcome, also for a turn that does not end."""
-        outcome = self._outcomes[position] = await self._outcome_of(call)
+        outcome = self._outcomes[position] = await self._outcome_of(position, call)
         self.tool_calls += outcome.error is not ToolFailure.UNPARSABLE
         return outcome
 
-    async def _outcome_of(self, call: ToolCall) -> ToolOutcome:
+    async def _outcome_of(self, position: int, call: ToolCall) -> ToolOutcome:
         if (parse_error := parse_error_of(call)) is not None:
             return ToolOutcome(f"Error: this call could not be read. {parse_error}", ToolFailure.UNPARSABLE)
         tool = self._tools.get(call.name)
         if tool is None:
             unknown = UnknownNameError.for_name("tool", call.name[:_MAX_NAME_CHARS], self._tools)
             return ToolOutcome(f"Error: {unknown}", ToolFailure.UNKNOWN_TOOL)
+        if position < len(recorded := recorded_tool_results.get()):
+            content, error, stop = recorded[position]
+            return ToolOutcome(content, None if error is None else ToolFailure(error), stop=stop)
         return await tool.call(call.arguments, self.tool_seconds)
 
     def _stop_reason(self, outcomes: Sequence[ToolOutcome], dropped: Sequence[ToolCall]) -> str | None:

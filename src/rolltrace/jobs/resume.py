@@ -11,7 +11,8 @@ import msgspec
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
-from rolltrace.jobs.plan import IterationGroups, Plan, groups_of_iteration, plan_from_config
+from rolltrace.jobs.plan import IterationGroups, Plan, groups_of_iteration
+from rolltrace.jobs.play_config import PlayConfig, contains_redacted, read_play_config
 from rolltrace.policies.policy import Policy
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import SILENT_SECONDS, SessionState, continued_sessions, session_state
@@ -63,22 +64,12 @@ RecordedGroups = dict[GroupKey, RecordedGroup]
 """The recorded groups of one iteration."""
 
 
-class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+class Resumption(PlayConfig, frozen=True, kw_only=True):
     """An interrupted run: its plan, its arguments and its recorded groups."""
 
     path: Path
     run: str
     """The run's id."""
-    env: str
-    args: dict[str, Any]
-    policy: str
-    roles: dict[str, str]
-    objects: tuple[str, ...]
-    """Which of env, policy, roles and arguments were Python objects, which cannot be loaded by name."""
-    plan: Plan
-    recording: Recording
-    redact: str | None
-    """The name of the redaction function, if there was one."""
     sessions: tuple[str, ...]
     groups: dict[int, RecordedGroups]
     """By iteration."""
@@ -191,8 +182,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     def choose_args(self, passed: Mapping[str, Any] | None) -> dict[str, Any]:
         """The run's arguments, with the passed secrets and Python objects, which the run does not have."""
         passed = passed or {}
-        secrets = {name for name, value in self.args.items() if _contains_redacted(value)}
-        objects = {name for name in self.args if f"args.{name}" in self.objects}
+        secrets, objects = self.secret_args, self.object_args
         if others := sorted(passed.keys() - secrets - objects):
             raise InputError(
                 f"Expected no arguments but secrets and Python objects when resuming, got {', '.join(others)}: "
@@ -236,25 +226,25 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
         if len(run.paths) > 1:
             raise InputError(f"Expected one run to resume, got {path} with {len(run.paths)} runs: name one of them.")
         info = run.info
-        plan, recording = _read_config(info, run.path)
+        config = read_play_config(info, run.path, "resumed")
+        if contains_redacted(info.config["sampling"]):
+            raise InputError(
+                f"The sampling settings of {run.path} have a secret, which is not recorded: it cannot be resumed."
+            )
+        if config.recording.level is Level.OFF:
+            raise InputError(
+                f"{run.path} was played with --trace off, so it is unknown which groups are finished: start a new run."
+            )
         ledgers = run.ledgers()
         last_seen = _last_seen(run, ledgers)
         if not force:
             _require_interrupted(run.path, ledgers, last_seen)
-        config = info.config
         return Resumption(
+            **msgspec.structs.asdict(config),
             path=run.path,
             run=info.id,
-            env=config["env"],
-            args=config["args"],
-            policy=config["policy"],
-            roles=config["roles"],
-            objects=tuple(config["objects"]),
-            plan=plan,
-            recording=recording,
-            redact=config["recording"].get("redact"),
             sessions=tuple(sorted(last_seen)),
-            groups=read_groups(run, plan),
+            groups=read_groups(run, config.plan),
             warnings=_compare_code(info, run.path),
         )
 
@@ -269,29 +259,6 @@ def read_groups(run: Run, plan: Plan) -> dict[int, RecordedGroups]:
         key = GroupKey(plan.split, row["iteration"], row["env"], row["group"])
         recorded.setdefault(key.iteration, {})[key] = RecordedGroup(row["members"], is_finished)
     return recorded
-
-
-def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
-    config = info.config
-    try:
-        plan = plan_from_config(config)
-        settings = {name: value for name, value in config["recording"].items() if name in Recording.__struct_fields__}
-        recording = Recording(**{**settings, "redact": None})
-        for name, kind in (("env", str), ("policy", str), ("args", dict), ("roles", dict), ("objects", list)):
-            if not isinstance(config[name], kind):
-                raise TypeError(name)
-    except (KeyError, ValueError, TypeError) as error:
-        raise InputError(
-            f"Expected a run that `rolltrace run` or rolltrace.play made, got {path}, whose config does not say how to "
-            "play it: another program, an older version or the demo made it. Such a run cannot be resumed."
-        ) from error
-    if _contains_redacted(config["sampling"]):
-        raise InputError(f"The sampling settings of {path} have a secret, which is not recorded: it cannot be resumed.")
-    if recording.level is Level.OFF:
-        raise InputError(
-            f"{path} was played with --trace off, so it is unknown which groups are finished: start a new run."
-        )
-    return plan, recording
 
 
 def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
@@ -322,7 +289,3 @@ def _compare_code(info: RunInfo, path: Path) -> tuple[str, ...]:
         return ()
     changed = f"The code has changed since {path} was made, from revision {info.code_revision} to {now}."
     return (f"{changed} New groups may differ from the recorded ones.",)
-
-
-def _contains_redacted(value: Any) -> bool:
-    return PLACEHOLDER.encode() in msgspec.json.encode(value)

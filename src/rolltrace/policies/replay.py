@@ -79,7 +79,7 @@ class ReplayPolicy:
             answer = answer if isinstance(other, str) else other
         if isinstance(answer, str) and not self.strict:
             if not turn_first:
-                return _completion_of_call(calls[min(earlier.of_role, len(calls) - 1)][0])
+                return completion_of_call(calls[min(earlier.of_role, len(calls) - 1)][0])
             answer = _turn(request, rollout, strict=False)
         if not isinstance(answer, str):
             return answer
@@ -98,7 +98,7 @@ class ReplayPolicy:
                 f"{self.name} has no call of a group's grader to the {request.role} with this prompt: "
                 f"{len(request.messages)} messages, of which the last begins {last}."
             )
-        return _completion_of_call(calls[earlier.of_prompt % len(calls)])
+        return completion_of_call(calls[earlier.of_prompt % len(calls)])
 
     def _count(self, request: Request) -> "_EarlierCalls":
         """Count this call, and return the numbers of earlier ones."""
@@ -122,10 +122,10 @@ def _turn(request: Request, rollout: Rollout, *, strict: bool = True) -> Complet
     """The recorded turn, or the difference from it. A recorded failure is raised."""
     step = next((step for step in rollout.steps if step.step == request.step), None)
     if step is None:
-        return _describe_end(rollout, request, strict)
+        return describe_end(rollout, request, strict)
     tools = () if step.tools is None else rollout.tools[step.tools]
     difference = _difference(step.trace.prompt, request.messages) or _tool_difference(tools, request.tools)
-    return difference if strict and difference is not None else _completion_of_step(rollout, step, request)
+    return difference if strict and difference is not None else completion_of_step(rollout, step, request)
 
 
 def _call(
@@ -137,10 +137,11 @@ def _call(
         return _difference(calls[min(earlier.of_role, len(calls) - 1)][1], request.messages) or ""
     if earlier.of_prompt >= len(same):
         return f"the record has this call {len(same)} ×, and now it was made once more"
-    return _completion_of_call(same[earlier.of_prompt])
+    return completion_of_call(same[earlier.of_prompt])
 
 
-def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Completion:
+def completion_of_step(rollout: Rollout, step: Step, request: Request) -> Completion:
+    """The recorded answer of a turn."""
     response = step.trace.policy_response
     tokens = None
     if request.include_tokens and step.tokens is not None:
@@ -157,7 +158,8 @@ def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Compl
     )
 
 
-def _completion_of_call(call: Call) -> Completion:
+def completion_of_call(call: Call) -> Completion:
+    """The recorded answer of a call. A recorded failure is raised."""
     if call.reply is None:
         outcome = "gave no answer" if call.error is None else f"failed with {call.error.type}: {call.error.message}"
         too_long = call.error is not None and call.error.type == ContextOverflowError.__name__
@@ -171,7 +173,7 @@ def _completion_of_call(call: Call) -> Completion:
     )
 
 
-def _describe_end(rollout: Rollout, request: Request, strict: bool) -> str:
+def describe_end(rollout: Rollout, request: Request, strict: bool = True) -> str:
     """Describe how the recorded rollout ended before this turn. A recorded failure of the policy is raised."""
     overflowed = rollout.stop_reason == StopReason.CONTEXT_OVERFLOW
     # If the env failed on the last turn, the policy error may be another role's: the policy's own turn is a step.

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from rolltrace.trace.call import Call
@@ -22,19 +23,15 @@ class RecordSource(Protocol):
 
     def rollouts(self) -> Iterator[Rollout]:
         """All rollouts, without superseded ones."""
-        ...
 
     def scores(self) -> Iterator[Score]:
         """All scores."""
-        ...
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id."""
-        ...
 
     def close(self) -> None:
         """Close open files."""
-        ...
 
 
 class ReplayIndex:
@@ -43,24 +40,17 @@ class ReplayIndex:
     def __init__(self, records: RecordSource) -> None:
         self._records = records
         self._lock = threading.Lock()
-        self._ids: dict[RolloutKey, tuple[str, str]] | None = None
-        """Session and id by key. If several sessions played the same rollout, the last of them counts."""
-        self._calls: dict[tuple[str, bytes], list[Call]] | None = None
-        self._cache: dict[str, Rollout] = {}
+        self._load = lru_cache(MAX_CACHED)(records.get)
 
     def rollout(self, identity: Identity) -> Rollout | None:
         """The recorded rollout with the same index in the same group, whatever its id."""
         with self._lock:
-            if self._ids is None:
-                self._ids = self._index()
             entry = self._ids.get(rollout_key(identity))
             return None if entry is None else self._load(entry[1])
 
     def group_calls(self, role: str, prompt: Sequence[Message]) -> list[Call]:
         """Recorded calls of group graders with this role and prompt, in order."""
         with self._lock:
-            if self._calls is None:
-                self._calls = self._index_calls()
             return self._calls.get((role, prompt_digest(prompt)), [])
 
     def close(self) -> None:
@@ -68,21 +58,17 @@ class ReplayIndex:
         with self._lock:
             self._records.close()
 
-    def _load(self, rollout_id: str) -> Rollout:
-        rollout = self._cache.pop(rollout_id, None) or self._records.get(rollout_id)
-        if len(self._cache) >= MAX_CACHED:
-            del self._cache[next(iter(self._cache))]
-        self._cache[rollout_id] = rollout
-        return rollout
-
-    def _index(self) -> dict[RolloutKey, tuple[str, str]]:
+    @cached_property
+    def _ids(self) -> dict[RolloutKey, tuple[str, str]]:
+        """Session and id by key. If several sessions played the same rollout, the last of them counts."""
         ids: dict[RolloutKey, tuple[str, str]] = {}
         for rollout in self._records.rollouts():
             key, entry = rollout_key(rollout), (rollout.session, rollout.id)
             ids[key] = max(entry, ids.get(key, entry))
         return ids
 
-    def _index_calls(self) -> dict[tuple[str, bytes], list[Call]]:
+    @cached_property
+    def _calls(self) -> dict[tuple[str, bytes], list[Call]]:
         calls: dict[tuple[str, bytes], list[Call]] = {}
         for score in self._records.scores():
             for call, prompt in with_full_prompts(score.calls):

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rolltrace.envs.env import Observation
-from rolltrace.errors import ContextOverflowError, PolicyError
+from rolltrace.errors import ContextOverflowError, LimitReachedError, PolicyError
 from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.policies.validation import coerce_completion, require_awaitable, validate_token_count
 from rolltrace.rollout.limits_and_penalties import Limits
@@ -140,7 +140,7 @@ class Sampler(msgspec.Struct):
     _clock: RolloutClock
 
     async def sample(self, request: Request) -> SampledTurn:
-        """The policy's completion. Raises `ContextOverflowError` if the prompt is too long for the policy."""
+        """The policy's completion. Raises `ContextOverflowError` or `LimitReachedError` if the policy did."""
         policy, rollout_builder = self._policy, self._rollout_builder
         rollout_builder.mark_prompt_sent()
         if self._request_slots.locked():
@@ -159,7 +159,7 @@ class Sampler(msgspec.Struct):
             except LayerError as error:
                 if isinstance(error.cause, PolicyError) and error.cause.raw is not None:
                     rollout_builder.set_raw_response(error.cause.raw)
-                if isinstance(error.cause, ContextOverflowError):
+                if isinstance(error.cause, ContextOverflowError | LimitReachedError):
                     raise error.cause from error
                 raise
         finally:

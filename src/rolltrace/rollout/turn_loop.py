@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rolltrace.cancellation import cancellation_requested
 from rolltrace.envs.env import STEP_MAP_FIELDS, Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
-from rolltrace.errors import ContextOverflowError, EnvError
+from rolltrace.errors import ContextOverflowError, EnvError, LimitReachedError
 from rolltrace.policies.policy import Policy, Request
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import validate_first_observation, validate_observation, validate_step_result
@@ -131,6 +131,8 @@ class TurnLoop:
                 sampled = await self.sampler.sample(request)
             except ContextOverflowError:
                 return self._overflow()
+            except LimitReachedError as reached:
+                return end_at_limit(StopReason(reached.stop_reason))
             self._budget.count(sampled.completion.usage)
             if (stop := await self._after_sampling(sampled)) is not None:
                 return stop
