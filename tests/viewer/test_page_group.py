@@ -38,6 +38,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _game(folder / "game")
     _hostile(folder / "hostile")
     _large(folder / "large")
+    _regraded(folder / "regraded")
     return folder
 
 
@@ -72,6 +73,18 @@ def _play(run: Any, group: str, index: int, text: str | None, reward: float, **n
             rollout.step(prompt=[SYSTEM, ASKED], response=text, reward=reward, metrics={"calm": 0.5 + index}, **numbers)
     except TimeoutError:
         pass
+
+
+def _regraded(path: Path) -> None:
+    """A group that was graded again: one member falls, one rises, one stays, and of one the grader fails."""
+    with rolltrace.create_run(path) as run:
+        for index, reward in enumerate([1.0, 0.0, 0.5, 0.25]):
+            _play(run, "sum", index, RIGHT, reward)
+
+    def again(rollout: Any) -> float:
+        return [0.25, 1.0, 0.5][rollout.index]
+
+    rolltrace.regrade(path, again, as_reward=True)
 
 
 def _wide(path: Path) -> None:
@@ -196,6 +209,29 @@ def test_characters_are_counted_whole(page: "Page", groups: Viewer) -> None:
     more.click()
     expect(more).to_have_count(0)
     assert soft.text_content() == f"{'🎉' * 500} so it is: "
+
+
+def test_a_regrade_is_shown_as_old_against_new(page: "Page", groups: Viewer) -> None:
+    """The page of a group has old and new rewards and ranks of all members; that of a rollout has its own."""
+    _show(page, groups, "regraded", SUM)
+    card = page.get_by_role("region", name=re.compile("^Old against new: .*again@"))
+    expect(card.locator("header")).to_contain_text("2 members of 4 moved")
+    expect(card.locator("header")).to_contain_text("the rewards now")
+    rows = [
+        ["#1", "0", "1", "+1", "4 → 1", ""],
+        ["#2", "0.500", "0.500", "=", "2", ""],
+        ["#0", "1", "0.250", "−0.750", "1 → 3", ""],
+        ["#3", "0.250", "failed", "–", "3 → –", ""],
+    ]
+    expect(card.locator("tbody tr")).to_have_count(4)
+    for row, cells in enumerate(rows):
+        expect(card.locator("tbody tr").nth(row).locator("th, td")).to_have_text(cells)
+    card.get_by_role("link", name="#0").click()
+    expect(_column(page, 0)).to_have_attribute("aria-current", "true")
+    _column(page, 0).get_by_role("link", name="#0").click()
+    expect(page.locator("dl.rollout-facts")).to_contain_text(re.compile(r"Regraded1 → 0.250 −0.750"))
+    page.get_by_role("link", name="Scores 2").click()
+    expect(page.get_by_label("Old against new")).to_contain_text("1 → 0.250 −0.750")
 
 
 def test_a_group_that_teaches_nothing_says_why(page: "Page", groups: Viewer) -> None:

@@ -33,6 +33,10 @@ _PLAIN_MEASURES = ("reward", "advantage", "steps", "completion_tokens", "prompt_
 _ADVANTAGE = "advantage"
 _SIGNAL = "group_signal"
 _STEPS, _GRADE, _METRICS = "reward_data.", "grade.", "metrics."
+_OF_MAPS = {
+    _STEPS: "r.step_reward_data[NAME]", _GRADE: "r.grade_reward_data[NAME]",
+    _METRICS: "coalesce(r.metrics[NAME], r.step_metrics[NAME])",
+}  # fmt: skip
 _LABELS = {_STEPS: "reward", _GRADE: "grade", _METRICS: "metric"}
 
 
@@ -47,7 +51,7 @@ class JoinedValue(NamedTuple):
 
 
 class ColumnExpression(NamedTuple):
-    """The SQL of a column: an expression over `r`, the rollouts, and `{}`, the joined value."""
+    """The SQL of a column: an expression over `r`, the rollouts, or a joined value."""
 
     expression: str
     kind: str
@@ -59,12 +63,12 @@ def column_expression(name: str) -> ColumnExpression:
     if name in ROLLOUT_COLUMNS:
         return ColumnExpression(f"r.{sql_identifier(name)}", _KINDS[_TYPES[name]])
     if name == _ADVANTAGE:
-        return ColumnExpression("{}", "number", JoinedValue(_over_groups, "reward - mean"))
+        return ColumnExpression("", "number", JoinedValue(_over_groups, "reward - mean"))
     if name == _SIGNAL:
-        return ColumnExpression("{}", "text", JoinedValue(_over_groups, "signal"))
-    for prefix, make in ((_STEPS, _of_steps), (_GRADE, _of_grade), (_METRICS, _of_metrics)):
+        return ColumnExpression("", "text", JoinedValue(_over_groups, "signal"))
+    for prefix, expression in _OF_MAPS.items():
         if name.startswith(prefix):
-            return make(name.removeprefix(prefix))
+            return ColumnExpression(expression.replace("NAME", sql_literal(name.removeprefix(prefix))), "number")
     known = ", ".join((*ROLLOUT_COLUMNS, _ADVANTAGE, _SIGNAL, f"{_STEPS}NAME", f"{_GRADE}NAME", f"{_METRICS}NAME"))
     raise InputError(f"Expected a column of the table of rollouts, got {name!r}. The columns are {known}.")
 
@@ -94,30 +98,12 @@ def _over_groups(values: Sequence[str], ids: str) -> str:
     """
 
 
-def _over_steps(values: Sequence[str], ids: str) -> str:
-    some = f"where rollout in ({ids})" if ids else ""
-    return f"select rollout as id, {', '.join(values)} from steps {some} group by rollout"
-
-
-def _of_steps(name: str) -> ColumnExpression:
-    return ColumnExpression("{}", "number", JoinedValue(_over_steps, f"sum(reward_data[{sql_literal(name)}])"))
-
-
-def _of_grade(name: str) -> ColumnExpression:
-    return ColumnExpression(f"r.grade_reward_data[{sql_literal(name)}]", "number")
-
-
-def _of_metrics(name: str) -> ColumnExpression:
-    value = f"metrics[{sql_literal(name)}]"
-    return ColumnExpression(f"coalesce(r.{value}, {{}})", "number", JoinedValue(_over_steps, f"avg({value})"))
-
-
 def query_measures(run: Run) -> tuple[Measure, ...]:
     """Every measure that a rollout of the run has."""
     measures = [Measure(name, _spaced(name), "rollout") for name in _PLAIN_MEASURES]
-    measures += [_measure(_STEPS, name) for name in _keys(run, ("reward_data", "steps"))]
-    measures += [_measure(_GRADE, name) for name in _keys(run, ("grade_reward_data", "rollouts"))]
-    measures += [_measure(_METRICS, name) for name in _keys(run, ("metrics", "rollouts"), ("metrics", "steps"))]
+    measures += [_measure(_STEPS, name) for name in _keys(run, "step_reward_data")]
+    measures += [_measure(_GRADE, name) for name in _keys(run, "grade_reward_data")]
+    measures += [_measure(_METRICS, name) for name in _keys(run, "metrics", "step_metrics")]
     return tuple(measures)
 
 
@@ -133,9 +119,9 @@ def _measure(prefix: str, name: str) -> Measure:
     return Measure(f"{prefix}{name}", f"{_LABELS[prefix]} · {name}", kind)  # type: ignore[arg-type]
 
 
-def _keys(run: Run, *places: tuple[str, str]) -> list[str]:
-    """The names that maps hold, in order."""
-    selects = " union ".join(f"select unnest(map_keys({column})) as name from {table}" for column, table in places)
+def _keys(run: Run, *columns: str) -> list[str]:
+    """The names that maps of rollouts hold, in order."""
+    selects = " union ".join(f"select unnest(map_keys({column})) as name from rollouts" for column in columns)
     return [name for (name,) in run.sql(f"select distinct name from ({selects}) order by 1 limit {MAX_NAMES}")]
 
 

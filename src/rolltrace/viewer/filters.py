@@ -135,9 +135,7 @@ class _JoinBuilder:
         source, value = term.joined
         names = self._sources.setdefault(source, {})
         name = names.setdefault(value, f"v{len(names)}")
-        # Only the last pair of braces is the placeholder: a key may contain braces.
-        before, _, after = term.expression.rpartition("{}")
-        return f"{before}j{list(self._sources).index(source)}.{name}{after}"
+        return f"j{list(self._sources).index(source)}.{name}"
 
 
 def _condition(expression: str, kind: str, one: Filter) -> str:

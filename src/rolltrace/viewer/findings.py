@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from rolltrace.check.audit import Finding
 from rolltrace.check.audit_report import AuditReport, outcome_severity
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import RolltraceError
@@ -101,11 +102,19 @@ def findings_response(report: AuditReport) -> FindingsResponse:
         AuditResult(
             name=result.audit,
             severity=outcome_severity(result),
-            about=result.about,
+            family=result.family,
+            why=result.why,
+            fix=result.fix,
             count=result.count,
             error=result.error,
-            findings=tuple(AuditFinding(one.message, one.rollout, wire_free_form(one.data)) for one in result.findings),
+            findings=tuple(map(_finding, result.findings)),
         )
         for result in report.with_findings
     )
     return FindingsResponse(state="ready", stale=False, audits=len(report.results), found=found, message=None)
+
+
+def _finding(finding: Finding) -> AuditFinding:
+    return AuditFinding(
+        finding.message, finding.rollouts, finding.address, finding.subject, wire_free_form(finding.data)
+    )

@@ -8,7 +8,7 @@ import msgspec
 
 from rolltrace.errors import InputError
 from rolltrace.query.group_comparison import MAX_MEMBERS, compare_group
-from rolltrace.query.reward_breakdown import reward_terms
+from rolltrace.query.reward_breakdown import regrades, reward_terms
 from rolltrace.query.run import Run
 from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition
 from rolltrace.trace.codec import encode_whole_score, encode_with_scores, wire_free_form
@@ -126,6 +126,7 @@ class _GroupContext:
             terms=reward_terms(record),
             scores=_scores_json(record),
             reward_score=None if total is None else total.id,
+            regrades=regrades(record),
             group=RolloutGroup(**self._group, members=self._siblings(own)),
             seats=() if record.seat is None else self._seats(own),
             attempts=self._attempts(own),

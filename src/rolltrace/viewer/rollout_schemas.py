@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from rolltrace.query.group_comparison import GroupComparison
-from rolltrace.query.reward_breakdown import RewardTerm
+from rolltrace.query.reward_breakdown import Regrade, RewardTerm
 from rolltrace.trace.codec import RolloutWithScores
 from rolltrace.trace.json_numbers import Float
 from rolltrace.trace.score import GroupKey, Score
@@ -89,6 +89,8 @@ class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Late scores of this rollout, the oldest first; if there are very many, only the newest."""
     reward_score: str | None
     """The id of the score that gives the reward; None if the rollout itself gives it."""
+    regrades: tuple[Regrade, ...]
+    """Old against new, for each grader that `rolltrace regrade` ran, the latest last."""
     group: RolloutGroup
     seats: tuple[GroupSibling, ...]
     """The seats of the same episode, at most 100; empty if it is not a game."""

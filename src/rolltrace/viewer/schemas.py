@@ -70,7 +70,7 @@ class RunsResponse(msgspec.Struct, frozen=True, kw_only=True):
 class RevisionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /api/revisions`: by run key, a text that changes whenever the files of the run do.
 
-    It costs little: the page asks every 1.5 seconds, and repeats its requests about the runs that have changed.
+    It costs little: the page asks every 1.4 seconds, and repeats its requests about the runs that have changed.
     """
 
     revisions: dict[str, str]
@@ -361,7 +361,11 @@ class AuditFinding(msgspec.Struct, frozen=True):
     """One finding of an audit."""
 
     message: str
-    rollout: str | None
+    rollouts: tuple[str, ...]
+    """Those that it is about, or the first of them."""
+    address: str | None
+    """What it is about: SPLIT/ENV/ITERATION/GROUP/INDEX, or the beginning of one."""
+    subject: str
     data: Any
 
 
@@ -369,8 +373,11 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """An audit that found something, or that failed."""
 
     name: str
+    family: str
     severity: Severity
-    about: str
+    why: str
+    fix: str
+    """What to do about its findings."""
     count: int
     error: str | None
     findings: tuple[AuditFinding, ...]

@@ -54,7 +54,7 @@ export interface RunsResponse {
 
 /**
  * `GET /api/revisions`: by run key, a text that changes whenever the files of the run do. It costs little: the page
- * asks every 1.5 seconds, and repeats its requests about the runs that have changed.
+ * asks every 1.4 seconds, and repeats its requests about the runs that have changed.
  */
 export interface RevisionsResponse {
   revisions: Record<string, string>;
@@ -314,15 +314,22 @@ export interface SqlResponse {
 /** One finding of an audit. */
 export interface AuditFinding {
   message: string;
-  rollout: string | null;
+  /** Those that it is about, or the first of them. */
+  rollouts: string[];
+  /** What it is about: SPLIT/ENV/ITERATION/GROUP/INDEX, or the beginning of one. */
+  address: string | null;
+  subject: string;
   data: Json;
 }
 
 /** An audit that found something, or that failed. */
 export interface AuditResult {
   name: string;
+  family: string;
   severity: Severity;
-  about: string;
+  why: string;
+  /** What to do about its findings. */
+  fix: string;
   count: number;
   error: string | null;
   findings: AuditFinding[];
@@ -423,6 +430,8 @@ export interface RolloutResponse {
   scores: Score[];
   /** The id of the score that gives the reward; null if the rollout itself gives it. */
   reward_score: string | null;
+  /** Old against new, for each grader that `rolltrace regrade` ran, the latest last. */
+  regrades: Regrade[];
   group: RolloutGroup;
   /** The seats of the same episode, at most 100; empty if it is not a game. */
   seats: GroupSibling[];
@@ -487,7 +496,7 @@ export interface RolloutRow {
   [key: string]: Json;
 }
 
-/** How bad a finding is. An `INFO` does not make a check fail. */
+/** How bad a finding is. By default only an `ERROR` makes a check fail. */
 export type Severity = "error" | "warning" | "info";
 
 /** A rollout as `encode_with_scores` writes it, apart from `scores`: with the reward as it stands now. */
@@ -533,6 +542,18 @@ export interface Score {
   error: Failure | null;
   /** Model calls that were made to compute it. */
   calls?: Call[];
+}
+
+/** What a rollout was worth before it was graded again, and after. */
+export interface Regrade {
+  /** The name of the score: `regrade/GRADER@VERSION`. */
+  name: string;
+  /** The reward that it had then. */
+  old: Float | null;
+  /** null if the grader failed. */
+  new: Float | null;
+  /** Whether the new value is the reward now. */
+  is_reward: boolean;
 }
 
 /** A group and its members: for each index, the last attempt that is not superseded. */
@@ -710,6 +731,8 @@ export interface Member {
   reward_data: Record<string, Float>;
   /** Other late scores, the latest of each name. */
   scores: Record<string, Float | null>;
+  /** Those of them that `rolltrace regrade` wrote, with the reward before. */
+  regrades: Regrade[];
   /** The conversation after the shared prompt, in order. */
   messages: TruncatedMessage[];
   /** How many further messages were left out. */
@@ -814,6 +837,10 @@ export interface Header {
   /** The session that recorded it: one opening of the run for writing. */
   session: string;
   started_at: string;
+  /** The lowest reward that the environment gives, if its builder declares it; a limit may charge more. */
+  reward_min?: Float;
+  /** The highest reward that the environment gives, if its builder declares it. */
+  reward_max?: Float;
 }
 
 /** Whether a rollout has a reward that means something. */

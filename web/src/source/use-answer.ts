@@ -4,7 +4,7 @@ import { useEffect, useRef } from "react";
 import { useSource, type Parameters } from "./source";
 import type { RevisionsResponse } from "./schema";
 
-const LOOK_EVERY = 1_500; // with the time of an answer, a page about a growing run is less than 2 s old
+const LOOK_EVERY = 1_400; // with the time of an answer, a page about a growing run is less than 2 s old
 const REVISIONS = ["revisions"];
 
 interface Options<Answer> {

@@ -3,11 +3,13 @@ import { useMemo } from "react";
 import { toRollout } from "../../addresses";
 import { StripPlot } from "../../charts/strip-plot";
 import { finite, memberNumber, number, plural, signed } from "../../format";
+import { FindingMarks } from "../../parts/finding-marks";
 import { JsonTree } from "../../parts/json-tree";
 import { MessageView } from "../../parts/message";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { address, go, useRoute } from "../../router";
 import { useShortcuts } from "../../shortcuts";
+import { useMarks } from "../../source/findings";
 import type { GroupComparison, GroupKey, GroupResponse } from "../../source/schema";
 import { useSource } from "../../source/source";
 import { EpisodesTable, isGame } from "./episodes-table";
@@ -18,12 +20,14 @@ import { jump } from "./member-column";
 import { MembersCard } from "./members-card";
 import { nameOf } from "./numbers";
 import { PreferenceTable } from "./preference-table";
+import { RegradeTable } from "./regrade-table";
 import { RubricTable } from "./rubric-table";
 
 export function GroupView({ run, answer }: { run: string; answer: GroupResponse }) {
   const { group } = answer;
   const route = useRoute();
   const state = useGroupState(group.members);
+  const marks = useMarks(run);
   const narrow = useMedia(NARROW);
   const toGroup = (key: GroupKey): string => address(route.path, { ...key, view: route.parameters.get("view"), numbers: route.parameters.get("numbers") });
   const { live } = useSource();
@@ -52,6 +56,7 @@ export function GroupView({ run, answer }: { run: string; answer: GroupResponse 
       <section className="card group-summary" aria-label="The group">
         <div className="body stack">
           <GroupHead run={run} answer={answer} toMember={(id) => state.to({ member: id, compare: null })} toGroup={toGroup} />
+          <FindingMarks run={run} marks={marks.ofGroup(group)} />
           <StripPlot dots={dots} mean={finite(group.mean)} std={finite(group.std)} selected={state.selected?.id} label="Rewards of the members; each leads to its member" />
         </div>
       </section>
@@ -59,6 +64,7 @@ export function GroupView({ run, answer }: { run: string; answer: GroupResponse 
       {group.rubric !== null && <RubricTable rubric={group.rubric} members={group.members} state={state} />}
       {group.matrix !== null && <PreferenceTable matrix={group.matrix} members={group.members} state={state} />}
       {isGame(group.members) && <EpisodesTable members={group.members} state={state} />}
+      <RegradeTable members={group.members} state={state} />
       <MembersCard run={run} group={group} state={state} narrow={narrow} />
       {group.scores.length > 0 && <GroupScores scores={group.scores} />}
     </div>

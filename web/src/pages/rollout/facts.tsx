@@ -2,6 +2,7 @@
 import { sum } from "d3-array";
 import { count, number, seconds, short, signed } from "../../format";
 import { Fact } from "../../parts/fact";
+import { OldNew } from "../../parts/old-new";
 import { Name, plainText } from "../../parts/text";
 import { Advantage, Reward } from "../../parts/reward";
 import { Link } from "../../router";
@@ -9,9 +10,11 @@ import type { RolloutResponse } from "../../source/schema";
 
 /** How many characters of a name are shown; the title has all. */
 const MOST = 48;
+const PREFIX = "regrade/";
 
 export function Facts({ answer, group }: { answer: RolloutResponse; group: string }) {
   const { rollout } = answer;
+  const regrade = answer.regrades.at(-1);
   const prompt = sum(rollout.steps, (step) => step.usage?.prompt_tokens ?? 0);
   const completion = sum(rollout.steps, (step) => step.usage?.completion_tokens ?? 0);
   const took = (Date.parse(rollout.ended_at) - Date.parse(rollout.started_at)) / 1000;
@@ -23,6 +26,11 @@ export function Facts({ answer, group }: { answer: RolloutResponse; group: strin
       <Fact name="Advantage" large note={answer.group.n > 0 ? `mean of ${count(answer.group.n)}: ${number(answer.group.mean)}` : null}>
         <Advantage value={answer.advantage} />
       </Fact>
+      {regrade !== undefined && (
+        <Fact name="Regraded" title={plainText(regrade.name, 300)} note={<Name text={regrade.name.slice(PREFIX.length)} most={30} />}>
+          <OldNew before={regrade.old} after={regrade.new} />
+        </Fact>
+      )}
       <Fact name="Steps">{count(rollout.steps.length)}</Fact>
       <Fact name="Tokens" note={completion > 0 || prompt > 0 ? `${short(prompt)} of prompts` : null}>
         {completion > 0 || prompt > 0 ? `${short(completion)} generated` : "–"}

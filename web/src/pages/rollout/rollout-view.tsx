@@ -3,8 +3,10 @@ import { useMemo, useRef } from "react";
 import { toGroup } from "../../addresses";
 import { type StepMark, StepTimeline, type TimelinePoint } from "../../charts/step-timeline";
 import { finite } from "../../format";
+import { FindingMarks } from "../../parts/finding-marks";
 import { go, useRoute } from "../../router";
 import { type Shortcut, useShortcuts } from "../../shortcuts";
+import { useMarks } from "../../source/findings";
 import type { Rollout, RolloutResponse, Step } from "../../source/schema";
 import type { NeighbourLinks } from "./neighbours";
 import { Panel } from "./panel";
@@ -24,6 +26,7 @@ export function RolloutView({ run, answer, neighbours }: RolloutViewProperties) 
   const { rollout } = answer;
   const route = useRoute();
   const state = viewState(route);
+  const marks = useMarks(run);
   const transcript = useRef<TranscriptHandle>(null);
   const group = toGroup(run, rollout);
   const events = useMemo(() => transcriptEvents(rollout), [rollout]);
@@ -57,6 +60,7 @@ export function RolloutView({ run, answer, neighbours }: RolloutViewProperties) 
   return (
     <>
       <RolloutHeader answer={answer} neighbours={neighbours} group={group} toRelative={(id) => toNeighbour(run, id, route)} showFailure={() => transcript.current?.showEnd()} />
+      <FindingMarks run={run} marks={marks.ofRollout(rollout.id)} />
       {points.length > 1 && <StepTimeline points={points} chosen={chosen < 0 ? null : chosen} to={(step) => toView(route, { step })} choose={choose} />}
       <div className={state.wide ? "rollout-columns wide" : "rollout-columns"}>
         <Transcript run={run} answer={answer} events={events} handle={transcript} />

@@ -4,6 +4,7 @@ import { useCallback, useEffect, useLayoutEffect, useMemo, useRef } from "react"
 import { finite } from "../../format";
 import { plainText } from "../../parts/text";
 import { useRowWindow } from "../../parts/use-row-window";
+import { useMarks } from "../../source/findings";
 import type { Parameters } from "../../source/source";
 import type { Column, RunResponse } from "../../source/schema";
 import { NEEDED, widthOf } from "./columns";
@@ -55,6 +56,7 @@ export function RolloutTable({ run, columns, listing, change, onStatus }: TableP
   useAnchor({ run: run.key, listingParameters: parameters, row, fresh: rows.fresh, shift });
   const measures = useMemo(() => new Set(run.measures.map((measure) => measure.name)), [run.measures]);
   const reach = useMemo(() => reachOf(run), [run]);
+  const marks = useMarks(run.key);
   return (
     <div className="rollouts-scroll" ref={scroller} data-old={rows.old ? "" : undefined} tabIndex={-1}>
       <table className="rollouts-table" aria-rowcount={(total ?? -2) + 1} aria-busy={awaited} style={{ width: columns.reduce((sum, column) => sum + widthOf(column), PLACE) }}>
@@ -74,6 +76,7 @@ export function RolloutTable({ run, columns, listing, change, onStatus }: TableP
               run={run.key}
               index={index}
               row={rows.at(index)}
+              marks={marks.ofRollout(rows.at(index)?.id ?? "")}
               columns={columns}
               listingParameters={parameters}
               reach={reach}

@@ -2,7 +2,9 @@
 import { memo, useCallback, useRef } from "react";
 import { toRollout } from "../../addresses";
 import { count } from "../../format";
+import { FindingDot } from "../../parts/finding-marks";
 import { Link } from "../../router";
+import type { Mark } from "../../source/findings";
 import type { Parameters } from "../../source/source";
 import type { Column, RolloutRow } from "../../source/schema";
 import { Cell } from "./cell";
@@ -15,13 +17,14 @@ interface RowProperties {
   columns: readonly Column[];
   listingParameters: Parameters;
   reach: readonly [number, number] | null;
+  marks: readonly Mark[];
   selected: boolean;
   /** Whether Tab stops at it. */
   reachable: boolean;
   select: (index: number) => void;
 }
 
-export const TableRow = memo(function TableRow({ run, index, row, columns, listingParameters, reach, selected, reachable, select }: RowProperties) {
+export const TableRow = memo(function TableRow({ run, index, row, columns, listingParameters, reach, marks, selected, reachable, select }: RowProperties) {
   const link = useRef<HTMLAnchorElement>(null);
   const open = useCallback(
     (event: React.MouseEvent) => {
@@ -47,6 +50,7 @@ export const TableRow = memo(function TableRow({ run, index, row, columns, listi
   return (
     <tr aria-rowindex={index + 2} className="rollouts-row" aria-current={selected ? "true" : undefined} onClick={open}>
       <th scope="row" className="rollouts-place">
+        <FindingDot marks={marks} />
         <Link
           ref={link}
           to={toRollout(run, row.id, listingParameters)}

@@ -1,32 +1,19 @@
 // The findings of `rolltrace check`, the most severe first, with links to their rollouts.
-import { useEffect, useState } from "react";
-import { toRollout } from "../../addresses";
-import { count, plural } from "../../format";
+import { useEffect, useRef, useState } from "react";
+import { filter, toGroup, toRollout, toRollouts } from "../../addresses";
+import { Sparkline } from "../../charts/sparkline";
+import { count, number, plural } from "../../format";
 import { Badge } from "../../parts/badge";
 import { Name, plainText, LongText, VisibleText } from "../../parts/text";
 import { Answered } from "../../parts/states";
-import { Link } from "../../router";
+import { Link, useRoute } from "../../router";
+import type { useFindings } from "../../source/findings";
 import { useSource } from "../../source/source";
-import { useAnswer } from "../../source/use-answer";
-import type { AuditResult, FindingsResponse } from "../../source/schema";
+import type { AuditFinding, AuditResult, FindingsResponse } from "../../source/schema";
 
-const LOOK_EVERY = 1_000;
 const TONES = { error: "bad", warning: "warn", info: "plain" } as const;
 const RANKS = { error: 0, warning: 1, info: 2 } as const;
 const FEW = 5;
-
-/** The findings; asked again while a check is running. */
-export function useFindings(run: string) {
-  const answer = useAnswer<FindingsResponse>("findings", { run });
-  const running = answer.data?.state === "running";
-  const { refetch } = answer;
-  useEffect(() => {
-    if (!running) return;
-    const timer = setInterval(() => void refetch(), LOOK_EVERY);
-    return () => clearInterval(timer);
-  }, [running, refetch]);
-  return answer;
-}
 
 export function Findings({ run, answer }: { run: string; answer: ReturnType<typeof useFindings> }) {
   return (
@@ -119,8 +106,13 @@ function Found({ run, findings }: { run: string; findings: FindingsResponse }) {
 
 function Audit({ run, audit }: { run: string; audit: AuditResult }) {
   const [shown, setShown] = useState(FEW);
+  const chosen = useRoute().parameters.get("audit") === audit.name;
+  const element = useRef<HTMLLIElement>(null);
+  useEffect(() => {
+    if (chosen) element.current?.scrollIntoView({ block: "center" });
+  }, [chosen]);
   return (
-    <li>
+    <li ref={element} aria-current={chosen ? "true" : undefined}>
       <div className="row wrap">
         <Badge tone={audit.error === null ? TONES[audit.severity] : "bad"}>{audit.error === null ? audit.severity : "could not run"}</Badge>
         <h3 className="mono">
@@ -129,18 +121,15 @@ function Audit({ run, audit }: { run: string; audit: AuditResult }) {
         {audit.error === null && <span className="soft number">× {count(audit.count)}</span>}
       </div>
       <p className="small soft long-text">
-        <VisibleText text={audit.about} />
+        <VisibleText text={audit.why} /> {audit.fix !== "" && <VisibleText text={audit.fix} />}
       </p>
       {audit.error !== null && <LongText text={audit.error} fold={400} label="error" />}
       <ul className="findings-each small">
         {audit.findings.slice(0, shown).map((finding, place) => (
           <li key={place}>
             <LongText text={finding.message} fold={400} label="finding" />
-            {finding.rollout !== null && (
-              <Link className="findings-link" to={toRollout(run, finding.rollout)} aria-label={`Open rollout ${plainText(finding.rollout)}`}>
-                rollout →
-              </Link>
-            )}
+            <Trend finding={finding} />
+            <Places run={run} finding={finding} />
           </li>
         ))}
       </ul>
@@ -153,5 +142,45 @@ function Audit({ run, audit }: { run: string; audit: AuditResult }) {
         <p className="small faint">{count(audit.count - audit.findings.length)} more are not listed here; `rolltrace check` counts them all.</p>
       )}
     </li>
+  );
+}
+
+/** The course of a share over the iterations, where the audit states it. */
+function Trend({ finding: { data } }: { finding: AuditFinding }) {
+  const trend = data !== null && typeof data === "object" && "trend" in data ? data.trend : null;
+  if (!Array.isArray(trend) || trend.length < 2) return null;
+  const values = trend.map((pair) => (Array.isArray(pair) && typeof pair[1] === "number" ? pair[1] : null));
+  const last = values.at(-1) ?? null;
+  return (
+    <span className="findings-trend">
+      <Sparkline values={values} width={72} height={18} label="Over the iterations" />
+      {last !== null && <span className="number faint" title="In the last iteration">{number(last, 2)}</span>}
+    </span>
+  );
+}
+
+/** Links to what a finding is about: rollouts, a group, or a listing of an env or iteration. */
+function Places({ run, finding: { rollouts, address } }: { run: string; finding: AuditFinding }) {
+  const [split, env, iteration, group, ...rest] = address?.split("/") ?? [];
+  const many = split !== undefined && env !== undefined && rest.length < 2;
+  return (
+    <span className="findings-places row wrap">
+      {rollouts.length > 1 && <span className="faint">rollouts</span>}
+      {rollouts.slice(0, FEW).map((rollout, place) => (
+        <Link key={rollout} className="findings-link" to={toRollout(run, rollout)} aria-label={`Open rollout ${plainText(rollout)}`}>
+          {rollouts.length === 1 ? "rollout →" : place + 1}
+        </Link>
+      ))}
+      {many && group !== undefined && iteration !== undefined && (
+        <Link className="findings-link" to={toGroup(run, { split, env, iteration: Number(iteration), group })}>
+          group →
+        </Link>
+      )}
+      {many && group === undefined && (
+        <Link className="findings-link" to={toRollouts(run, { filter: [filter("split", "is", split), filter("env", "is", env), ...(iteration === undefined ? [] : [filter("iteration", "is", iteration)])] })}>
+          listing →
+        </Link>
+      )}
+    </span>
   );
 }

@@ -5,6 +5,7 @@ import { HoveredIteration, HoveredIterationContext } from "../../charts/hovered-
 import { Answered, Empty, Loading } from "../../parts/states";
 import { plainText } from "../../parts/text";
 import { Shell } from "../../shell";
+import { useFindings } from "../../source/findings";
 import type { OutcomesResponse, RunResponse, SeriesResponse } from "../../source/schema";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
@@ -12,7 +13,7 @@ import { Charts } from "./charts";
 import { Config } from "./config";
 import { Environments } from "./environments";
 import { Errors } from "./errors";
-import { Findings, useFindings } from "./findings";
+import { Findings } from "./findings";
 import { Heading } from "./heading";
 import { Health } from "./health";
 import { KeyNumbers } from "./key-numbers";
