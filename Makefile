@@ -12,7 +12,7 @@ PACKAGES_litellm := litellm "openai<3"
 PACKAGES_tinker := "tinker-cookbook>=0.5.8,<0.6" textarena
 PACKAGES_trl := "trl>=1.16,<1.17"
 PACKAGES_verifiers := "verifiers>=0.4"
-PACKAGES_ray := "ray>=2.50"
+PACKAGES_ray := "ray[data]>=2.50" "obstore>=0.12" "moto[server]>=5"
 PACKAGES_trackers := mlflow tensorboard trackio wandb
 PACKAGES_s3 := "obstore>=0.12" "moto[server]>=5"
 PACKAGES_openenv := "openenv>=0.10"
@@ -44,11 +44,11 @@ test-slow: browser web
 test-integrations: $(patsubst %,$(INTEGRATIONS)/%/.ready,agents litellm ray s3 tinker trackers trl verifiers openenv gem)
 	$(INTEGRATIONS)/agents/bin/python -m pytest -n auto tests/bridges
 	$(INTEGRATIONS)/litellm/bin/python -m pytest -n auto tests/bridges
-	$(INTEGRATIONS)/ray/bin/python -m pytest tests/jobs/workers/test_ray.py
-	$(INTEGRATIONS)/s3/bin/python -m pytest -n auto tests/store/test_object_files.py tests/store/test_upload.py tests/store/test_upload_workers.py
+	$(INTEGRATIONS)/ray/bin/python -m pytest tests/jobs/workers/test_ray.py tests/query/test_ray_data.py tests/store/test_upload_ray.py
+	$(INTEGRATIONS)/s3/bin/python -m pytest -n auto tests/store/test_object_files.py tests/store/test_upload.py tests/store/test_upload_workers.py tests/store/test_upload_simulator.py tests/store/test_live_store.py
 	$(INTEGRATIONS)/tinker/bin/python -m pytest -n auto tests/bridges/test_tinker.py tests/bridges/test_tinker_envs.py
 	$(INTEGRATIONS)/trackers/bin/python -m pytest -n auto tests/metrics
-	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py tests/bridges/test_trl_envs.py
+	$(INTEGRATIONS)/trl/bin/python -m pytest -n auto tests/bridges/test_trl.py tests/bridges/test_trl_envs.py tests/check/test_audits_tokens.py
 	$(INTEGRATIONS)/verifiers/bin/python -m pytest -n auto tests/bridges/test_verifiers*.py tests/envs/test_verifiers.py
 	$(INTEGRATIONS)/openenv/bin/python -m pytest tests/envs/test_openenv.py
 	$(INTEGRATIONS)/gem/bin/python -m pip install --quiet --no-deps gem-llm
@@ -79,6 +79,7 @@ format: $(READY)
 # The files that are made from the code: pages of docs/, and the types of the viewer's page.
 docs: $(READY)
 	$(BIN)/python docs/command_reference.py > docs/commands.md
+	$(BIN)/python docs/check_catalogue.py
 	$(BIN)/python docs/typescript_types.py > web/src/source/schema.ts
 	$(BIN)/python docs/record_tables.py
 

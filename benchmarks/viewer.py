@@ -31,7 +31,7 @@ from rolltrace.trace.ids import new_id
 
 RUN = "run"
 _PAGE = 100
-_POLL_SECONDS = 1.5
+_POLL_SECONDS = 1.4
 """How often the page asks which runs have changed."""
 _SORTS = ("-reward", "seconds", "task", "-advantage", "reward_data.correct", "-metrics.length", "-started_at,env")
 _WORDS = (
