@@ -1,7 +1,7 @@
 """The page of rollouts: a table of any size that the server sorts, filters and searches."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote
@@ -17,7 +17,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 
 ITERATIONS, GROUPS, MEMBERS = 30, 5, 6
@@ -281,28 +281,80 @@ def test_retried_attempts_are_listed_on_demand(listed: Viewer, page: "Page") -> 
     assert parameters(page)["retried"] == ["1"]
 
 
-def test_what_one_looks_at_stays_while_the_run_grows(page: "Page", tmp_path: Path) -> None:
-    """Rows that are recorded come in without a reload; those that one looks at stay where they are."""
+@pytest.fixture
+def growing(page: "Page", tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Shows a run of 240 rollouts from row 120 on; the function adds 30, which are listed first."""
     with rolltrace.create_run(tmp_path / "growing") as run:
         for place in range(240):
             record(run, place // 30, place // 6 % 5, place % 6)
         run.flush()
+
+        def grow() -> None:
+            for place in range(30):
+                record(run, 8, place // 6, place % 6)
+            run.flush()
+
         with viewing(tmp_path) as served:
             show(page, served, run="growing")
             total(page, "240 rollouts")
-            page.locator(".rollouts-scroll").evaluate("element => element.scrollTo(0, 34 * 120)")
-            expect(row(page, 125)).to_be_in_viewport()
-            looked_at = str(row(page, 125).get_attribute("title"))
-            top = row(page, 125).evaluate("element => element.getBoundingClientRect().top")
-            with page.expect_response(re.compile("api/neighbours")):
-                page.locator(".rollouts-scroll").evaluate("element => element.scrollBy(0, 34)")
-            for place in range(30):  # of a later iteration, which is listed first
-                record(run, 8, place // 6, place % 6)
-            run.flush()
-            total(page, "270 rollouts")
-            moved = page.locator(f'a[data-row="155"][title="{looked_at}"]')
-            expect(moved).to_be_in_viewport()
-            assert abs(moved.evaluate("element => element.getBoundingClientRect().top") - (top - 34)) < 2
+            yield grow
+
+
+def scroll(page: "Page", rows: int) -> None:
+    """Scroll the listing by some rows."""
+    page.locator(".rollouts-scroll").evaluate("(element, rows) => element.scrollBy(0, 34 * rows)", rows)
+
+
+def revisions_of(page: "Page") -> str:
+    """What the server says about which runs have changed."""
+    return page.context.request.get(f"{page.url.split('#')[0]}api/revisions").text()
+
+
+def top_of(row: "Locator") -> float:
+    """How far below the top of the window a row is."""
+    return float(row.evaluate("element => element.getBoundingClientRect().top"))
+
+
+def test_what_one_looks_at_stays_while_the_run_grows(page: "Page", growing: Callable[[], None]) -> None:
+    """Rows that are recorded come in without a reload; those that one looks at stay where they are."""
+    with page.expect_response(re.compile("api/neighbours")):
+        scroll(page, 120)
+    expect(row(page, 125)).to_be_in_viewport()
+    looked_at, top = row(page, 125).get_attribute("title"), top_of(row(page, 125))
+    growing()
+    total(page, "270 rollouts")
+    moved = page.locator(f'a[data-row="155"][title="{looked_at}"]')
+    expect(moved).to_be_in_viewport()
+    assert abs(top_of(moved) - top) < 2
+
+
+def test_rows_stay_if_one_scrolls_while_the_run_grows(page: "Page", growing: Callable[[], None]) -> None:
+    """If the position of a row is answered before the rows themselves, the listing is moved once, not twice."""
+    positions: list[Route] = []
+    revisions: list[Route] = []
+    page.route("**/api/neighbours*", lambda route: positions.append(route))
+    page.route("**/api/revisions*", lambda route: revisions.append(route))  # the page does not learn of the growth yet
+    with page.expect_request(re.compile("api/neighbours")):
+        scroll(page, 120)
+    expect(row(page, 125)).to_be_in_viewport()
+    looked_at, top = row(page, 125).get_attribute("title"), top_of(row(page, 125))
+    before = revisions_of(page)
+    growing()
+    while revisions_of(page) == before:
+        page.wait_for_timeout(20)
+    page.unroute("**/api/neighbours*")
+    scroll(page, 1)
+    for route in positions:
+        route.continue_()
+    expect(row(page, 155)).to_be_in_viewport()
+    with page.expect_response(re.compile("api/rollouts")):
+        page.unroute("**/api/revisions*")
+        for route in revisions:
+            route.continue_()
+    total(page, "270 rollouts")
+    moved = page.locator(f'a[data-row="155"][title="{looked_at}"]')
+    expect(moved).to_be_in_viewport()
+    assert abs(top_of(moved) - (top - 34)) < 2
 
 
 def test_hostile_names_are_text_and_can_be_filtered_by(listed: Viewer, page: "Page") -> None:

@@ -51,8 +51,7 @@ export function RolloutTable({ run, columns, listing, change, onStatus }: TableP
     [shiftRows, shiftSelected],
   );
   const held = useStill(selected !== null && selected >= shown.top && selected < shown.bottom ? selected : shown.top, STANDS_STILL);
-  const heldId = held === null ? undefined : rows.at(held)?.id;
-  const row = held === null || heldId === undefined ? undefined : held === 0 && selected === null ? null : { id: heldId, index: held };
+  const row = held === null ? undefined : held === 0 && selected === null ? null : rows.anchorAt(held);
   useAnchor({ run: run.key, listingParameters: parameters, row, fresh: rows.fresh, shift });
   const measures = useMemo(() => new Set(run.measures.map((measure) => measure.name)), [run.measures]);
   const reach = useMemo(() => reachOf(run), [run]);

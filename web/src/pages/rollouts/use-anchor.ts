@@ -4,10 +4,12 @@ import type { Parameters } from "../../source/source";
 import type { NeighboursResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 
-interface Anchor {
+export interface Anchor {
   id: string;
   /** Where it was when it was last seen. */
   index: number;
+  /** How many rows the listing had then, which tells the states of a growing run apart. */
+  total: number;
 }
 
 interface Anchored {
@@ -25,20 +27,25 @@ interface Anchored {
 export function useAnchor({ run, listingParameters, row, fresh, shift }: Anchored): void {
   const held = useRef<(Anchor & { listingParameters: string }) | null>(null);
   const key = JSON.stringify({ ...listingParameters, since: null });
-  // That other rows come into its place is what it is held against: it is let go only by scrolling to another.
   if (row === null || held.current?.listingParameters !== key) held.current = null;
-  if (row != null && fresh && held.current?.index !== row.index) held.current = { ...row, listingParameters: key };
+  // Another row is held only after scrolling, and only if it comes from the same state of the listing: if the run has grown
+  // between the rows and the position of the held one, the difference would be scrolled twice, or not at all.
+  if (row != null && fresh && (held.current === null || (held.current.index !== row.index && held.current.total === row.total)))
+    held.current = { ...row, listingParameters: key };
   const id = held.current?.id ?? null;
   const { data, isFetching } = useAnswer<NeighboursResponse>("neighbours", { run, id, ...listingParameters }, { enabled: id !== null, keep: false });
   // What was answered before the run grew would move it back.
-  const position = isFetching ? null : (data?.position ?? null);
+  const answer = isFetching ? undefined : data;
   useEffect(() => {
     const anchor = held.current;
-    if (anchor === null || position === null || anchor.id !== id || position === anchor.index) return;
-    const rows = position - anchor.index;
-    held.current = { ...anchor, index: position };
-    shift(rows);
-  }, [position, id, shift]);
+    if (anchor === null || answer === undefined || anchor.id !== id) return;
+    if (answer.position === null) {
+      held.current = null;
+      return;
+    }
+    held.current = { ...anchor, index: answer.position, total: answer.total };
+    if (answer.position !== anchor.index) shift(answer.position - anchor.index);
+  }, [answer, id, shift]);
 }
 
 /** A value once it has stood still for some milliseconds; null until then. */

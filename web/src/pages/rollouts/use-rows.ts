@@ -4,6 +4,7 @@ import { useCallback, useEffect, useState } from "react";
 import { useSource, type Parameters } from "../../source/source";
 import type { RolloutRow, RolloutsResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
+import type { Anchor } from "./use-anchor";
 
 const PAGE = 100;
 /** Pages that are passed while the scroll bar is dragged are not asked for. */
@@ -13,6 +14,7 @@ export interface Rows {
   /** How many there are; null while that is not known. */
   total: number | null;
   at: (index: number) => RolloutRow | undefined;
+  anchorAt: (index: number) => Anchor | undefined;
   /** Whether the rows are those of the previous request. */
   old: boolean;
   /** Whether all rows are up to date. */
@@ -47,7 +49,11 @@ export function useRows(question: Parameters, first: FirstPage, top: number, bot
   const answers = [data, ...others.map((other) => other.data)];
   return {
     total: data?.total ?? null,
-    at: (index) => find(answers, index),
+    at: (index) => find(answers, index)?.row,
+    anchorAt: (index) => {
+      const found = find(answers, index);
+      return found && { id: found.row.id, index, total: found.total };
+    },
     old: first.isPlaceholderData,
     fresh: !first.isPlaceholderData && !first.isFetching && !others.some((other) => other.isFetching),
     awaited: first.isPending || first.isPlaceholderData,
@@ -56,10 +62,10 @@ export function useRows(question: Parameters, first: FirstPage, top: number, bot
   };
 }
 
-function find(answers: readonly (RolloutsResponse | undefined)[], index: number): RolloutRow | undefined {
+function find(answers: readonly (RolloutsResponse | undefined)[], index: number): { row: RolloutRow; total: number } | undefined {
   for (const answer of answers) {
     const row = answer?.rows[index - answer.offset];
-    if (row !== undefined) return row;
+    if (answer !== undefined && row !== undefined) return { row, total: answer.total };
   }
   return undefined;
 }
