@@ -187,3 +187,14 @@ def test_the_viewer_says_so(path):
         assert len(group["members"]) == 3
     finally:
         library.close()
+
+
+def test_a_damaged_line_does_not_hide_one_that_is_missing(path):
+    """Each error counts for one line, however many readers of the file have found it."""
+    [segment] = (path / "rollouts").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join([lines[0], lines[1].replace(b"reward", b"drawer", 1), *lines[2:-1]]))
+    with open_run(path) as run:
+        assert run.sql("select count(*) from rollouts").fetchall() == [(4,)]
+        assert kinds(run) == [ReadErrorKind.DAMAGED, ReadErrorKind.MISSING]
+        assert str(run.problems[1]).endswith("6 rollouts were recorded, 4 can be read.")

@@ -98,3 +98,44 @@ def test_several_runs_and_patterns_are_queried(tmp_path):
     assert "copies of the same run" in query("old", "o*").stderr
     with pytest.raises(RunNotFoundError, match=r"nothing-\*"):
         open_run(tmp_path / "nothing-*")
+
+
+def test_what_cannot_be_read_is_named_with_its_run(tmp_path):
+    """Files of two runs may have the same name; one run alone names them as before."""
+    first, second, _ = make_runs(tmp_path, 3)
+    for path in (first, second):
+        (path / "rollouts" / "notes.txt").touch()
+
+    def errors(path):
+        asked = CliRunner().invoke(cli, ["query", str(path), "select count(*) from rollouts", "--json"])
+        return asked.stderr.splitlines()
+
+    message = "Expected a printable name"
+    assert [line.partition(message)[0] for line in errors(tmp_path)] == [
+        f"Not read: {path}/rollouts/notes.txt: " for path in (first, second)
+    ]
+    assert [line.partition(message)[0] for line in errors(first)] == ["Not read: rollouts/notes.txt: "]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"v":1,', b'{"v":99}\n'], ids=["empty", "truncated", "of another version"])
+def test_a_run_without_a_valid_run_json_is_left_out(tmp_path, data):
+    """The other runs of a directory or pattern answer, and one line names it; a path that names it is refused."""
+    first, second, _ = make_runs(tmp_path, 3)
+    (second / "run.json").write_bytes(data)
+
+    def query(*paths):
+        return CliRunner().invoke(cli, ["query", *map(str, paths), "select count(*) from rollouts", "--json"])
+
+    for path in (tmp_path, tmp_path / "run-*"):
+        asked = query(path)
+        assert (asked.exit_code, asked.stdout) == (0, '{"count_star()":8}\n')
+        [line] = asked.stderr.splitlines()
+        assert line.startswith(f"Not read: {second}/run.json: Expected a run at {second} ")
+        assert line.endswith("The other runs are read without it.")
+    asked = query(first, second)
+    assert asked.exit_code != 0
+    assert f"Expected a run at {second} " in asked.stderr
+    for path in (first, tmp_path / "run-2"):
+        (path / "run.json").write_bytes(data)
+    with pytest.raises(RunNotFoundError, match=f"Expected a run at {first}"):
+        open_run(tmp_path)

@@ -21,7 +21,7 @@ from rolltrace.store.cursor import LineLocation
 from rolltrace.store.id_blocks import IDS_FILE, hash_id, make_entry, write_id_blocks
 from rolltrace.store.id_index import record_id
 from rolltrace.store.parts import Part, PartInfo, RowStats, publish_part
-from rolltrace.store.read_errors import ReadErrorKind, ReadErrors
+from rolltrace.store.read_errors import ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import add_checksum
 from segments import edit_run_info, make_run, rollout_line, segment
@@ -531,7 +531,7 @@ def test_index_of_other_scores_is_not_believed(scored):
     """Scores are complete although the index belongs to the file as it was before."""
     [file] = (scored / "scores").iterdir()
     file.write_bytes(b"".join(reversed(file.read_bytes().splitlines(keepends=True))))
-    with LateScoreReader(RunReader(scored), ReadErrors()) as scores:
+    with LateScoreReader(RunReader(scored)) as scores:
         assert len(scores.scores_of(["r1"])["r1"]) == 400
 
 

@@ -44,7 +44,7 @@ from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.object_files import listed_at_once
 from rolltrace.store.parts import Bounds, ParquetPart
-from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
+from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import FileEntry
 from rolltrace.store.sessions import RolloutTime, Sessions
@@ -66,7 +66,6 @@ class Database:
         self,
         readers: Sequence[RunReader],
         limits: EngineLimits | None = None,
-        errors: ReadErrors | None = None,
         *,
         partial: bool = False,
         on_progress: OnCoverage | None = None,
@@ -84,19 +83,10 @@ class Database:
         self._checked: dict[str, Statement] = {}
         self._checker = new_cursor(self.connection)
         self._readers = readers
-        self._errors = errors or ReadErrors()
-        self._held: list[ReadError] | None = None
+        self._held: list[list[ReadError]] | None = None
         """If statements answer from the tables as they are, and read nothing new: the losses in these."""
         self.runs = [
-            RunTables(
-                reader,
-                self._private / str(number),
-                self.connection,
-                self._errors.report,
-                partial,
-                on_progress,
-                revision,
-            )
+            RunTables(reader, self._private / str(number), self.connection, partial, on_progress, revision)
             for number, reader in enumerate(readers)
         ]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
@@ -126,13 +116,13 @@ class Database:
         self.snapshot(frozenset({ROLLOUTS}), deadline)
         self._held = self._losses(ledgers)
 
-    def find_losses(self) -> list[ReadError]:
-        """Lines of the tables that were read so far that repeat others, or that were recorded and cannot be read."""
+    def find_losses(self) -> list[list[ReadError]]:
+        """For each run, lines of the tables read so far that repeat others, or were recorded and cannot be read."""
         if self._held is not None:
             return self._held
         ledgers = [] if self.is_closed else self._ended_ledgers()
         losses = self._losses(ledgers)
-        if any(error.kind is ReadErrorKind.MISSING for error in losses):
+        if any(error.kind is ReadErrorKind.MISSING for own in losses for error in own):
             # Or written, by a session that was closed since the tables were read.
             for run in self.runs:
                 run.expect_changes()
@@ -147,17 +137,16 @@ class Database:
             for cache in self._session_caches
         ]
 
-    def _losses(self, ledgers: Sequence[Sequence[Ledger]]) -> list[ReadError]:
-        """Lines of the tables that repeat others, and, if all was read, those that the ledgers count besides."""
-        missing = [error for repeated in self._repeated for error in repeated_lines(repeated.files)]
+    def _losses(self, ledgers: Sequence[Sequence[Ledger]]) -> list[list[ReadError]]:
+        """For each run, lines that repeat others, and, if all was read, those that the ledgers count besides."""
+        losses = [repeated_lines(repeated.files) for repeated in self._repeated]
         if self.is_closed or self.coverage < 1.0:
-            return missing
-        for run, reader, repeated, own in zip(self.runs, self._readers, self._repeated, ledgers, strict=True):
+            return losses
+        for number, (run, reader) in enumerate(zip(self.runs, self._readers, strict=True)):
             files = run.line_counts()
-            files.subtract(repeated.copies)
-            errors = (*reader.read_errors, *self._errors.all())
-            missing += missing_lines(own, count_lines(files), errors, run.parts)
-        return missing
+            files.subtract(self._repeated[number].copies)
+            losses[number] += missing_lines(ledgers[number], count_lines(files), reader.read_errors, run.parts)
+        return losses
 
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
         """Check that a statement is allowed. Those that a page repeats are checked once."""

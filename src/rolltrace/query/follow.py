@@ -9,7 +9,6 @@ from rolltrace.store.cursor import Cursor, decode_lines
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import decode_ledger
 from rolltrace.store.object_address import is_address
-from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.rollout import Rollout
@@ -29,9 +28,7 @@ class StopEvent(Protocol):
         """Return when it is set, or after `timeout` seconds."""
 
 
-def follow(
-    readers: Sequence[RunReader], kind: str, stop: StopEvent, seconds: float, errors: ReadErrors
-) -> Iterator[Any]:
+def follow(readers: Sequence[RunReader], kind: str, stop: StopEvent, seconds: float) -> Iterator[Any]:
     """The records of one kind of some runs; see `Run.follow`."""
     if kind not in _KINDS:
         raise InputError(f"Expected one of {', '.join(_KINDS)} to follow, got {kind!r}.")
@@ -40,18 +37,17 @@ def follow(
             f"Expected a run in a directory to follow its ledger, got {addresses[0]}, where only the last line of each "
             "ledger is stored: `ledgers()` returns it."
         )
-    return _follow([(reader, reader.cursor(kind)) for reader in readers], kind, stop, seconds, errors)
+    return _follow([(reader, reader.cursor(kind)) for reader in readers], kind, stop, seconds)
 
 
-def _follow(
-    cursors: Sequence[tuple[RunReader, Cursor]], kind: str, stop: StopEvent, seconds: float, errors: ReadErrors
-) -> Iterator[Any]:
+def _follow(cursors: Sequence[tuple[RunReader, Cursor]], kind: str, stop: StopEvent, seconds: float) -> Iterator[Any]:
     is_last = False
     while not is_last:
         is_last = stop.is_set()
         for reader, cursor in cursors:
-            records = (record for _, record in decode_lines(cursor.read(), _decoder(reader, kind), errors.report))
-            yield from _with_late_scores(reader, records, errors) if kind == ROLLOUTS else records
+            lines = decode_lines(cursor.read(), _decoder(reader, kind), reader.errors.report)
+            records = (record for _, record in lines)
+            yield from _with_late_scores(reader, records) if kind == ROLLOUTS else records
         if not is_last:
             stop.wait(seconds)
 
@@ -61,9 +57,9 @@ def _decoder(reader: RunReader, kind: str) -> Callable[[bytes], Any]:
     return decoders.get(kind, decode_ledger)
 
 
-def _with_late_scores(reader: RunReader, rollouts: Iterator[Rollout], errors: ReadErrors) -> Iterator[Rollout]:
+def _with_late_scores(reader: RunReader, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
     """The rollouts with the scores that are written by now."""
-    with LateScoreReader(reader, errors) as scores:
+    with LateScoreReader(reader) as scores:
         for batch in growing_batches(rollouts, _MAX_ROLLOUTS):
             late = scores.scores_of([rollout.id for rollout in batch])
             yield from (with_scores(rollout, late) for rollout in batch)

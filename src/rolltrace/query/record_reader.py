@@ -7,7 +7,6 @@ from typing import Self, TypeVar
 from rolltrace.errors import RecordError, StorageError
 from rolltrace.query.score_order import in_score_order
 from rolltrace.store.cursor import LineLocation, record_read_error
-from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.segment_reader import SegmentReader, open_segment
 from rolltrace.trace.codec import decode_rollout
@@ -85,10 +84,9 @@ class LineReader:
 class LateScoreReader:
     """Reads the late scores of rollouts, some rollouts at a time, in the order that decides which score counts."""
 
-    def __init__(self, reader: RunReader, errors: ReadErrors, read_ahead: int = READ_AHEAD_BYTES) -> None:
+    def __init__(self, reader: RunReader, read_ahead: int = READ_AHEAD_BYTES) -> None:
         self._reader = reader
         self._lines = LineReader(reader, read_ahead)
-        self._errors = errors
 
     def scores_of(self, rollouts: Sequence[str]) -> Mapping[str, Sequence[Score]]:
         """By rollout, its scores that are written by now, the latest last."""
@@ -128,7 +126,7 @@ class LateScoreReader:
                     f"Cannot read {location.file}: {reason}. The data may still be intact; retry."
                 ) from error
             except RecordError as error:
-                self._errors.report(record_read_error(location, error))
+                self._reader.errors.report(record_read_error(location, error))
                 stale.add(rollout)
             else:
                 if score.rollout == rollout:

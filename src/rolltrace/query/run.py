@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, overload
 
+from msgspec.structs import replace
+
 from rolltrace.errors import InputError, RecordError, UnknownNameError
 from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits, QueryDeadline, TableSnapshot
@@ -44,7 +46,8 @@ def open_run(
 ) -> "Run":
     """Open the run at `path`, or with these files. A directory of runs, or several paths, are opened as one.
 
-    A path may be a pattern such as `runs/gsm8k-*`, also in an object store.
+    A path may be a pattern such as `runs/gsm8k-*`, also in an object store. A run in a directory of runs, or one that a
+    pattern matches, is left out if its `run.json` cannot be read, and is among the `problems`.
 
     `memory` and `threads` limit what statements may use. With `partial`, statements about a long run do not wait until
     all of its tables are made: they answer from the newest segments, and `Run.coverage` says how much that is.
@@ -52,7 +55,8 @@ def open_run(
     """
     limits = EngineLimits(memory, threads)
     paths = [path] if isinstance(path, str | Path | RunFiles) else path
-    return Run(open_readers(paths), limits, partial=partial, on_progress=on_progress)
+    readers, unreadable = open_readers(paths)
+    return Run(readers, limits, partial=partial, on_progress=on_progress, unreadable=unreadable)
 
 
 class Run:
@@ -65,14 +69,18 @@ class Run:
         *,
         partial: bool = False,
         on_progress: OnCoverage | None = None,
+        unreadable: Sequence[ReadError] = (),
     ) -> None:
         self._readers = tuple(readers)
+        self._errors = ReadErrors()
+        """Those that belong to none of the readers."""
+        for error in unreadable:
+            self._errors.report(error)
         self._limits = limits
         self._is_partial = partial
         self._on_progress = on_progress
         self.revision: Callable[[], object] = object
         """Statements read new lines if this returns another value than the last time; by default always."""
-        self._errors = ReadErrors()
         self._database_or_none: Database | None = None
 
     @property
@@ -92,12 +100,17 @@ class Run:
 
     @property
     def problems(self) -> tuple[ReadError, ...]:
-        """The read errors so far, one for each place; after a statement also lines that are missing or repeated."""
-        errors = [error for reader in self._readers for error in reader.read_errors]
-        known = {(error.file, error.offset) for error in errors}
-        others = (error for error in self._errors.all() if (error.file, error.offset) not in known)
-        losses = () if self._database_or_none is None else self._database_or_none.find_losses()
-        return tuple(dict.fromkeys([*errors, *others, *losses]))
+        """The read errors so far, one for each place; after a statement also lines that are missing or repeated.
+
+        If several runs were named, also runs that were left out, and the name of each file begins with its run's path.
+        """
+        losses = [] if self._database_or_none is None else self._database_or_none.find_losses()
+        errors = list(self._errors.all())
+        is_single = len(self._readers) == 1
+        for number, reader in enumerate(self._readers):
+            found = dict.fromkeys([*reader.read_errors, *(losses[number] if losses else ())])
+            errors += [error if is_single else replace(error, file=f"{reader.path}/{error.file}") for error in found]
+        return tuple(errors)
 
     @property
     def coverage(self) -> float:
@@ -124,7 +137,7 @@ class Run:
         return self._get(self._readers[-1], rollout)
 
     def _get(self, reader: RunReader, rollout: str) -> Rollout:
-        with LateScoreReader(reader, self._errors, read_ahead=0) as scores:
+        with LateScoreReader(reader, read_ahead=0) as scores:
             return scores.with_late_scores(reader.get(rollout))
 
     def rollouts(
@@ -144,7 +157,7 @@ class Run:
         """
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
-            scores = {run: stack.enter_context(LateScoreReader(one.reader, self._errors)) for run, one in lines.items()}
+            scores = {run: stack.enter_context(LateScoreReader(one.reader)) for run, one in lines.items()}
             for batch in growing_batches(locations):
                 late = {
                     run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run])
@@ -156,7 +169,8 @@ class Run:
                     try:
                         record = self.get(rollout) if reader is None else reader.rollout(rollout, location)
                     except (RecordError, UnknownNameError) as error:  # damaged since its table was made
-                        self._errors.report(record_read_error(location, error))
+                        errors = self._errors if reader is None else reader.reader.errors
+                        errors.report(record_read_error(location, error))
                     else:
                         yield record if reader is None else with_scores(record, late[name])
 
@@ -241,7 +255,7 @@ class Run:
         still change. `follow("scores")` yields later scores. It ends when `stop` is set, after everything that was
         written before.
         """
-        return follow(self._readers, kind, stop or threading.Event(), seconds, self._errors)
+        return follow(self._readers, kind, stop or threading.Event(), seconds)
 
     def close(self) -> None:
         """Free memory and files. They are opened again when needed."""
@@ -268,7 +282,6 @@ class Run:
                 self._database_or_none = Database(
                     self._readers,
                     self._limits,
-                    self._errors,
                     partial=self._is_partial,
                     on_progress=self._on_progress,
                     revision=lambda: self.revision(),

@@ -1,26 +1,36 @@
 """Finds and opens the runs that paths, directories of runs, addresses and patterns name."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
-from rolltrace.errors import InputError, RunNotFoundError
+from rolltrace.errors import InputError, RunNotFoundError, StorageError
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, find_object_runs, is_run, list_address, read_info
 from rolltrace.store.object_address import as_path, is_address
 from rolltrace.store.object_files import map_requests
+from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import LocalFiles, RunFiles
 
 _PATTERN = re.compile(r"[*?[]")
 
 
-def open_readers(paths: Iterable[str | Path | RunFiles]) -> list[RunReader]:
-    """The readers of all runs at these paths; a run that is named twice, or has a copy among them, is refused."""
+def open_readers(paths: Iterable[str | Path | RunFiles]) -> tuple[list[RunReader], list[ReadError]]:
+    """The readers of all runs at these paths, and an error for each run of a directory or pattern that is left out.
+
+    If a run that a path names itself cannot be opened, or if no run can, the error is raised. A run that is named
+    twice, or has a copy among them, is refused.
+    """
     runs = [run for path in paths for run in _runs_at(path)]
     if not runs:
         raise InputError("Expected at least one run to open, got no paths.")
-    readers = map_requests(RunReader, runs) if any(map(_is_remote, runs)) else [RunReader(run) for run in runs]
+    opened = map_requests(_open, runs) if any(map(_is_remote, runs)) else [_open(run) for run in runs]
+    errors = [one for one in opened if isinstance(one, ReadError)]
+    readers = [one for one in opened if isinstance(one, RunReader)]
+    if not readers:
+        raise RunNotFoundError(errors[0].message)
     known: dict[str, Path] = {}
     for reader in readers:
         first = known.setdefault(reader.info.id, reader.path)
@@ -29,19 +39,36 @@ def open_readers(paths: Iterable[str | Path | RunFiles]) -> list[RunReader]:
                 f"Expected each run once, got {first} and {reader.path}, which are copies of the same run: "
                 "open one of them, or list the runs one by one."
             )
-    return readers
+    return readers, errors
 
 
-def _is_remote(run: Path | RunFiles) -> bool:
-    return is_address(run.path if isinstance(run, RunFiles) else run)
+class _FoundRun(NamedTuple):
+    """A run, and whether a path names it, and not only its directory or a pattern."""
+
+    run: Path | RunFiles
+    is_named: bool
 
 
-def _runs_at(run: str | Path | RunFiles) -> Sequence[Path | RunFiles]:
+def _open(found: _FoundRun) -> RunReader | ReadError:
+    try:
+        return RunReader(found.run)
+    except (RunNotFoundError, StorageError) as error:
+        if found.is_named:
+            raise
+        kind = ReadErrorKind.UNREADABLE if isinstance(error, StorageError) else ReadErrorKind.DAMAGED
+        return ReadError(f"{found.run}/{RUN_FILE}", None, f"{error} The other runs are read without it.", kind=kind)
+
+
+def _is_remote(found: _FoundRun) -> bool:
+    return is_address(found.run.path if isinstance(found.run, RunFiles) else found.run)
+
+
+def _runs_at(run: str | Path | RunFiles) -> list[_FoundRun]:
     if isinstance(run, RunFiles):
-        return [run]
+        return [_FoundRun(run, is_named=True)]
     path = as_path(run)
     if is_run(path):
-        return [path]
+        return [_FoundRun(path, is_named=True)]
     runs = _child_runs(path) or _matching_runs(path)
     if not runs:
         if (path / ROLLOUTS).is_dir():
@@ -50,7 +77,7 @@ def _runs_at(run: str | Path | RunFiles) -> Sequence[Path | RunFiles]:
             f"Expected a run at {path}, a directory with {RUN_FILE}, or a directory of runs, "
             f"got {'neither' if path.exists() else 'nothing'}."
         )
-    return runs
+    return [_FoundRun(run, is_named=False) for run in runs]
 
 
 def _child_runs(path: Path) -> list[Path]:

@@ -59,7 +59,6 @@ class RunTables:
         reader: RunReader,
         private: Path,
         connection: "duckdb.DuckDBPyConnection",
-        report: Callable[[ReadError], None],
         is_partial: bool = False,
         on_progress: OnCoverage | None = None,
         revision: Callable[[], object] = object,
@@ -74,7 +73,6 @@ class RunTables:
         self._private = private
         self._connection = connection
         self._cursors: dict[tuple[str, ...], Cursor] = {}
-        self._on_error = report
         self._errors: list[ReadError] = []
         """Those of the lines that are being read."""
         self._segments: dict[str, list[SegmentEntry]] = {}
@@ -255,7 +253,7 @@ class RunTables:
         folder = FOLDER_OF_KIND[kind]
         self.parts[kind], self.covered[kind] = covering_parts(parts, segment_sizes(folder, self._list(folder)))
         for error in (error for part in self.parts[kind] for error in part.info.errors):
-            self._on_error(error)
+            self._reader.errors.report(error)
         self._cursors = {kinds: cursor for kinds, cursor in self._cursors.items() if kind not in kinds}
 
     def _verify(self, kind: str, tables: Collection[str], iterations: Bounds | None = None) -> None:
@@ -300,7 +298,7 @@ class RunTables:
         for parts, errors in processes.finished(deadline, waits=not is_partial):
             self._add([Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in parts])
             for error in errors:
-                self._on_error(error)
+                self._reader.errors.report(error)
             self._on_progress(self.coverage)
             if self._is_partial and processes.pending:
                 break
@@ -359,7 +357,7 @@ class RunTables:
             self.parts[part.info.kind].append(part)
             self.covered[part.info.kind] |= {file: last for file, (_, last) in part.info.ranges.items()}
             for error in part.info.errors:
-                self._on_error(error)
+                self._reader.errors.report(error)
 
     def _merge_small_parts(self, kind: str, deadline: QueryDeadline) -> None:
         """Merge the newest parts while they are private, so that there are few and each row is rewritten seldom."""

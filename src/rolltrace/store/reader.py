@@ -38,16 +38,17 @@ class RunReader:
         self.path = self.files.path
         self.info: RunInfo = read_info(self.files)
         """The contents of `run.json`."""
-        self._errors = ReadErrors()
-        self.id_index = IdIndex(self.files, self.info.id, ROLLOUTS, self._errors)
+        self.errors = ReadErrors()
+        """Collects what could not be read, also for others who read these files."""
+        self.id_index = IdIndex(self.files, self.info.id, ROLLOUTS, self.errors)
         """Finds the lines of rollouts by id."""
-        self.score_index = IdIndex(self.files, self.info.id, SCORES, self._errors)
+        self.score_index = IdIndex(self.files, self.info.id, SCORES, self.errors)
         """Finds the lines of scores by the id of the rollout."""
 
     @property
     def read_errors(self) -> tuple[ReadError, ...]:
         """What could not be read so far, without duplicates."""
-        return self._errors.all()
+        return self.errors.all()
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every rollout that can be read."""
@@ -64,7 +65,7 @@ class RunReader:
         """
         latest: dict[str, tuple[int, Ledger]] = {}
         for lines in self.cursor(LEDGER).read_backwards():
-            for location, ledger in decode_lines(lines, decode_ledger, self._errors.report):
+            for location, ledger in decode_lines(lines, decode_ledger, self.errors.report):
                 name = LedgerName.parse(location.file.partition("/")[2])
                 sequence = 0 if name is None else name.sequence
                 if ledger.session not in latest or sequence >= latest[ledger.session][0]:
@@ -89,9 +90,9 @@ class RunReader:
 
         def report(error: ReadError) -> None:
             on_error(error)
-            self._errors.report(error)
+            self.errors.report(error)
 
-        return Cursor(self.files, folder, report, covered, self._errors.clear_transient, reads, limits, finished)
+        return Cursor(self.files, folder, report, covered, self.errors.clear_transient, reads, limits, finished)
 
     def read_line(self, location: LineLocation) -> bytes:
         """The line at a location; raises if its checksum is wrong."""
@@ -166,7 +167,7 @@ class RunReader:
         self.close()
 
     def _records(self, cursor: Cursor, decode: Callable[[bytes], Record]) -> Iterator[Record]:
-        for _, record in decode_lines(cursor.read(), decode, self._errors.report):
+        for _, record in decode_lines(cursor.read(), decode, self.errors.report):
             yield record
 
 
