@@ -65,11 +65,16 @@ def test_options_of_ray_need_ray(tmp_path):
         rolltrace.play("arithmetic", "scripted:noisy", out=tmp_path / "run", ray_options={"num_cpus": 1})
 
 
-def test_an_env_that_kills_its_actor_is_a_recorded_failure(tmp_path, cluster):
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("kill", "was lost: "), ("interrupt", "was ended by an env, for example ")]
+)
+def test_an_env_that_ends_its_actor_is_a_recorded_failure(tmp_path, cluster, kind, reason):
     """As with worker processes: the other groups are played, and this one is recorded as failed."""
-    tasks = Sums(str(tmp_path), "3:kill")
+    tasks = Sums(str(tmp_path), f"3:{kind}")
     summary = rolltrace.play(tasks, "scripted:noisy", out=tmp_path / "run", ray=True, workers=2, groups=8)
     assert (summary.workers_lost, summary.statuses) == (3, {"ok": 28, "error": 4})
+    [message] = summary.errors
+    assert f"3 workers died while they played this group; the last one {reason}" in message
     until(lambda: free_processors() == 3)  # the actors have ended
 
 

@@ -136,17 +136,19 @@ def test_groups_beside_one_that_kills_its_worker_are_played(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "reason"),
     [
-        "interrupt",
-        pytest.param("kill late", marks=pytest.mark.slow),
-        pytest.param("fork and kill", marks=pytest.mark.slow),
+        ("interrupt", "was ended by an env, for example with KeyboardInterrupt"),
+        pytest.param("kill late", "ended with code 3", marks=pytest.mark.slow),
+        pytest.param("fork and kill", "was killed by signal 9", marks=pytest.mark.slow),
     ],
 )
-def test_a_group_that_ends_its_worker_in_an_unusual_way_is_a_recorded_failure(tmp_path, kind):
+def test_a_group_that_ends_its_worker_in_an_unusual_way_is_a_recorded_failure(tmp_path, kind, reason):
     """The worker closes its session, or dies after the group has ended, or leaves a process with its connection."""
     summary = play(tmp_path, f"1:{kind}", groups=3, group_size=2, workers=1)
     assert (summary.workers_lost, summary.statuses) == (3, {"ok": 4, "error": 2})
+    [message] = summary.errors
+    assert message.endswith(f"while they played this group; the last one {reason}")
     require_sound(tmp_path / "run", 6)
 
 

@@ -139,7 +139,7 @@ class RayWorker:
 
 
 class RolltraceWorker:
-    """The class of the actors. Each group of methods has a thread of its own, so that an env may block the play."""
+    """The class of the actors. Requests, events and the play have threads of their own, so that an env may block."""
 
     def __init__(self, search_path: list[str]) -> None:
         sys.path += [entry for entry in search_path if entry not in sys.path]
@@ -150,8 +150,13 @@ class RolltraceWorker:
 
     async def play(self, setup: bytes) -> None:
         """Play until a request ends it."""
+        await asyncio.to_thread(self._play, setup)
+
+    def _play(self, setup: bytes) -> None:
+        """Play in an event loop that Ray does not use: an env that raises `KeyboardInterrupt` ends its event loop."""
         try:
-            await self._main.play(setup)
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(self._main.play(setup))
         finally:
             with self._arrived:
                 self._is_over = True

@@ -41,6 +41,7 @@ _CLOSE_SECONDS = 60.0
 _CANCEL_SECONDS = 10.0
 """How long workers may take to close, and to cancel and close, before they are killed."""
 _END_SECONDS = 1.5
+_ENDED_BY_ENV = "was ended by an env, for example with KeyboardInterrupt"
 
 
 class _Group:
@@ -79,6 +80,8 @@ class _WorkerState:
         """Groups that have ended and may not be on disk."""
         self.rollouts = 0
         self.is_closed = False
+        self.was_ended_by_env = False
+        """Whether it closed its session although this process did not ask for it."""
 
     def has_room_for(self, group: _Group | None) -> bool:
         """Whether to send it a group, or with None the next new one."""
@@ -247,9 +250,11 @@ class WorkerExecutor:
                 self._error = self._error or _error_of(kind, message)
             case Closed(ledger, used_roles):
                 self.roles.used.update(used_roles)
-                if self._is_closing:  # else its env has ended it, for example with `KeyboardInterrupt`
+                if self._is_closing:
                     state.is_closed = True
                     self._ledgers.append(ledger)
+                else:
+                    state.was_ended_by_env = True
             case None if not state.is_closed:
                 self._handle_death(state)
 
@@ -263,7 +268,7 @@ class WorkerExecutor:
         if self._is_closing or self._error is not None:
             return
         assert state.worker is not None  # noqa: S101 - it has started
-        why = state.worker.why_lost()
+        why = _ENDED_BY_ENV if state.was_ended_by_env else state.worker.why_lost()
         failed_starts = 0
         if state.session is not None:
             self.workers_lost += 1
