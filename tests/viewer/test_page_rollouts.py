@@ -328,12 +328,28 @@ def test_what_one_looks_at_stays_while_the_run_grows(page: "Page", growing: Call
     assert abs(top_of(moved) - top) < 2
 
 
+class HeldRequests:
+    """Requests of the page that are not sent before `release`."""
+
+    def __init__(self, page: "Page", question: str) -> None:
+        self._routes: list[Route] | None = []
+        page.route(f"**/api/{question}*", self._handle)
+
+    def _handle(self, route: "Route") -> None:
+        if self._routes is None:
+            route.continue_()
+        else:
+            self._routes.append(route)
+
+    def release(self) -> None:
+        routes, self._routes = self._routes or [], None
+        for route in routes:
+            route.continue_()
+
+
 def test_rows_stay_if_one_scrolls_while_the_run_grows(page: "Page", growing: Callable[[], None]) -> None:
     """If the position of a row is answered before the rows themselves, the listing is moved once, not twice."""
-    positions: list[Route] = []
-    revisions: list[Route] = []
-    page.route("**/api/neighbours*", lambda route: positions.append(route))
-    page.route("**/api/revisions*", lambda route: revisions.append(route))  # the page does not learn of the growth yet
+    positions, revisions = HeldRequests(page, "neighbours"), HeldRequests(page, "revisions")
     with page.expect_request(re.compile("api/neighbours")):
         scroll(page, 120)
     expect(row(page, 125)).to_be_in_viewport()
@@ -342,15 +358,11 @@ def test_rows_stay_if_one_scrolls_while_the_run_grows(page: "Page", growing: Cal
     growing()
     while revisions_of(page) == before:
         page.wait_for_timeout(20)
-    page.unroute("**/api/neighbours*")
     scroll(page, 1)
-    for route in positions:
-        route.continue_()
+    positions.release()
     expect(row(page, 155)).to_be_in_viewport()
     with page.expect_response(re.compile("api/rollouts")):
-        page.unroute("**/api/revisions*")
-        for route in revisions:
-            route.continue_()
+        revisions.release()
     total(page, "270 rollouts")
     moved = page.locator(f'a[data-row="155"][title="{looked_at}"]')
     expect(moved).to_be_in_viewport()
