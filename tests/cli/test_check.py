@@ -40,6 +40,13 @@ def test_nothing_wrong(rolltrace, path):
     assert shown.stderr == ""
 
 
+def test_audits_without_data_are_listed_once_by_reason(rolltrace, path):
+    """Audits that need what was not recorded share one line, which says what is missing."""
+    shown = rolltrace("check", path)
+    assert shown.stdout.count("no advantages of whole groups are recorded") == 1
+    assert "advantage_mismatch, advantage_formula, advantage_sign: no advantages of whole groups" in shown.stdout
+
+
 def test_a_finding_is_told_with_where_to_look(rolltrace, path):
     """An error names its audit, why it matters, the rollout as `show` takes it, and ends with 1."""
     forge(only_file(path, "rollouts"), reward=7.0)

@@ -75,10 +75,7 @@ def show_report(console: Console, report: AuditReport, viewer: str | None = None
     for result in report.with_findings:
         console.print()
         _show_result(console, result, viewer)
-    if notes := [result for result in report.results if result.note is not None]:
-        console.print()
-        for result in notes:
-            print_wrapped(console, Text(f"{result.audit}: {escape_line(result.note or '')}", "dim"), "  ")
+    _show_notes(console, report)
     console.print()
     print_wrapped(console, _conclusion(report))
     example = next(
@@ -86,6 +83,22 @@ def show_report(console: Console, report: AuditReport, viewer: str | None = None
     )
     if example is not None:
         print_wrapped(console, Text(f"To look at one: {command('show', report.path, example)}", "dim"))
+
+
+def _show_notes(console: Console, report: AuditReport) -> None:
+    """Print which audits could say nothing, by reason."""
+    audits_by_reason: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.note is not None:
+            audits_by_reason.setdefault(result.note, []).append(result.audit)
+    if audits_by_reason:
+        console.print()
+        print_wrapped(
+            console,
+            Text(f"{plural(sum(map(len, audits_by_reason.values())), 'audit')} had too little to judge:", "dim"),
+        )
+    for reason, audits in audits_by_reason.items():
+        print_wrapped(console, Text(escape_line(f"{', '.join(audits)}: {reason}"), "dim"), "  ")
 
 
 def _show_result(console: Console, result: AuditOutcome, viewer: str | None) -> None:
