@@ -1,6 +1,7 @@
 """Playing in worker processes: the same rollouts as in one process, whatever happens to a worker."""
 
 import asyncio
+import contextlib
 import os
 import pickle
 import signal
@@ -18,9 +19,10 @@ from rolltrace.jobs import executors
 from rolltrace.jobs.plan import Plan
 from rolltrace.jobs.workers.group_worker import GroupWorker, SentGroup, WorkerSetup
 from rolltrace.jobs.workers.local_worker import LocalWorkers
-from rolltrace.jobs.workers.reports import Ended, GroupReport
+from rolltrace.jobs.workers.reports import Ended, GroupReport, Started
 from rolltrace.jobs.workers.worker_executor import split_concurrency
 from rolltrace.query.run_state import RunState, run_state
+from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.score import GroupKey
 from waiting import is_running, until
@@ -366,23 +368,52 @@ def test_roles_that_workers_use_are_reported(tmp_path):
     assert table(tmp_path / "run") == table(tmp_path / "alone")
 
 
+@contextlib.asynccontextmanager
+async def group_worker(tmp_path, **plan):
+    """A worker in this process that has started, and its events."""
+    events = asyncio.Queue()
+    with rolltrace.create_run(tmp_path / "run") as writer:
+        setup = WorkerSetup(pickle.loads(pickle.dumps(writer)), "scripted:noisy", {}, Plan(**plan))
+        worker = GroupWorker(setup, events.put_nowait)
+        running = asyncio.create_task(worker.run())
+        assert await events.get() == Started(worker.writer.session)
+        yield worker, events
+        worker.close()
+        await running
+
+
+def sent_group(tmp_path, number, kind=""):
+    """A group of two rollouts."""
+    group = Sums(str(tmp_path), others=kind).builder(number, episodes=2, seed=0)
+    return pickle.dumps(SentGroup(number, group, GroupKey("train", 0, "sums", str(number))))
+
+
+async def test_a_worker_that_has_started_has_a_ledger(tmp_path):
+    """It names the job, so that a resume knows the session even if all processes are killed before the next sync."""
+    async with group_worker(tmp_path) as (worker, _):
+        ledgers = RunReader(tmp_path / "run").ledgers()
+        assert ledgers[worker.writer.session].job in ledgers.keys() - {worker.writer.session}
+
+
+async def test_a_worker_starts_a_group_when_it_has_room(tmp_path):
+    """Groups beyond its concurrency wait, so that they do not hold envs meanwhile."""
+    async with group_worker(tmp_path, concurrency=2) as (worker, events):
+        worker.add(sent_group(tmp_path, 1, "slow"))
+        worker.add(sent_group(tmp_path, 2))
+        assert await events.get() == Ended(1)  # the second one would end first if both began at once
+
+
 async def test_a_group_is_reported_when_it_is_on_disk(tmp_path, monkeypatch):
     """It makes room when it ends, but counts as played only after a flush: a worker that is killed loses the rest."""
-    events, written = asyncio.Queue(), threading.Event()
-    with rolltrace.create_run(tmp_path / "run") as writer:
-        worker = GroupWorker(WorkerSetup(writer, "scripted:noisy", {}, Plan()), events.put_nowait)
-        running = asyncio.create_task(worker.run())
-        await events.get()
-        monkeypatch.setattr(writer, "flush", written.wait)
-        group = Sums(str(tmp_path)).builder(0, episodes=2, seed=0)
-        worker.add(pickle.dumps(SentGroup(1, group, GroupKey("train", 0, "sums", "0"))))
+    written = threading.Event()
+    async with group_worker(tmp_path) as (worker, events):
+        monkeypatch.setattr(worker.writer, "flush", written.wait)
+        worker.add(sent_group(tmp_path, 1))
         assert await events.get() == Ended(1)
         await asyncio.sleep(0.1)
         assert events.empty()
         written.set()
         assert set((await events.get()).reports) == {1}
-        worker.close()
-        await running
 
 
 def test_metrics_of_each_iteration_are_logged(tmp_path):
