@@ -3,9 +3,10 @@
 import pytest
 from click.testing import CliRunner
 
+import rolltrace
 from answers import score, write
 from rolltrace.cli.app import cli
-from rolltrace.errors import RunNotFoundError
+from rolltrace.errors import InputError, RunNotFoundError
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_tables import RunTables
@@ -139,3 +140,23 @@ def test_a_run_without_a_valid_run_json_is_left_out(tmp_path, data):
         (path / "run.json").write_bytes(data)
     with pytest.raises(RunNotFoundError, match=f"Expected a run at {first}"):
         open_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda path: rolltrace.regrade(path, "exact"),
+        lambda path: rolltrace.replay_run(path),
+        lambda path: rolltrace.log_metrics(path, ()),
+        lambda path: rolltrace.play(resume=path),
+    ],
+    ids=["regrade", "replay", "metrics", "resume"],
+)
+def test_what_is_about_one_run_refuses_several(tmp_path, command):
+    """Also if only one of them can be read: the other may be the one that is meant."""
+    first, _ = make_runs(tmp_path, 2)
+    with pytest.raises(InputError, match=f"Expected one run, got {tmp_path} with 2 runs: name one of them"):
+        command(tmp_path)
+    (first / "run.json").write_bytes(b"")
+    with pytest.raises(InputError, match=f"Expected one run, got {tmp_path} with 2 runs: name one of them"):
+        command(tmp_path)

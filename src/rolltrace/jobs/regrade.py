@@ -21,11 +21,11 @@ from rolltrace.policies.policy_specs import close_policy
 from rolltrace.policies.roles import Roles
 from rolltrace.query.regrade_report import SOLVED_AT, RegradeReport, compare_scores
 from rolltrace.query.regrade_scope import RegradeScope, ScopeCounts
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import Run, open_single_run
 from rolltrace.query.run_state import SessionState, session_state
 from rolltrace.store.create import create_run
 from rolltrace.store.layout import CACHE
-from rolltrace.store.object_address import as_path, is_address
+from rolltrace.store.object_address import is_address
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.writer import RunWriter
 from rolltrace.temp_folders import FileLock
@@ -162,9 +162,7 @@ class _Job(msgspec.Struct, frozen=True):
         """Grade, compare, and make the new values rewards if asked to. `active` gets the writer, to close it."""
         policies = {**({} if self.policy is None else {"policy": self.policy}), **self.roles}
         named = load_grader(self.grader, self.args, policies)
-        with open_run(as_path(self.path)) as run:
-            if len(run.paths) > 1:
-                raise InputError(f"Expected one run, got {self.path} with {len(run.paths)} runs: name one of them.")
+        with open_single_run(self.path) as run:
             is_group = isinstance(named.grader, GroupGrader)
             scope = RegradeScope(run, named.score_name, self.where, is_group=is_group, retry_failed=self.retry_failed)
             counts = scope.counts()

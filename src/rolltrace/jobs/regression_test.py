@@ -13,7 +13,7 @@ import msgspec
 
 from rolltrace.errors import InputError, RecordError
 from rolltrace.jobs.replay_run import SELECTION_ORDER, replay_run, where_clause
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import Run, open_single_run
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.blobs import write_blob
 from rolltrace.store.layout import (
@@ -79,7 +79,7 @@ def write_regression_test(
     small data files that the arguments of the environment name. Raises `InputError` if the test would fail.
     """
     folder = Path(folder)
-    with open_run(path) as run:
+    with open_single_run(path) as run:
         members = _select_members(run, where, TEST_ROLLOUTS if limit is None else limit)
         name = re.sub(r"\W+", "_", next(iter(members)).env, flags=re.ASCII).strip("_").lower() or "env"
         test, recording = folder / f"test_replay_{name}.py", folder / f"recording_{name}"

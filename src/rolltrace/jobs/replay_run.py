@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from rolltrace.jobs.replay_compare import TOLERANCE, Comparison, Difference, che
 from rolltrace.jobs.replay_group import ComparedRollout, CompareSettings, RecordedGroup
 from rolltrace.jobs.replay_report import ReplayCounter, ReplayReport
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import Run, open_single_run
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.rollout.runner import GroupNames
 from rolltrace.store.create import code_revision
@@ -67,8 +67,8 @@ def replay_run(
     with, if it was recorded with one.
     """
     also = check_also(also)
-    with open_run(path) as run:
-        job = _ReplayJob(run, _read_config(run, path, redact), where, limit, ReplayCounter(most), on_progress)
+    with open_single_run(path) as run:
+        job = _ReplayJob(run, _read_config(run, redact), where, limit, ReplayCounter(most), on_progress)
         tasks = job.load_tasks(env, args or {})
         started = time.perf_counter()
         compare = CompareSettings(
@@ -96,9 +96,7 @@ def replay_run(
         )
 
 
-def _read_config(run: Run, path: str | Path, redact: Redact | None) -> PlayConfig:
-    if len(run.paths) > 1:
-        raise InputError(f"Expected one run to replay, got {path} with {len(run.paths)} runs: name one of them.")
+def _read_config(run: Run, redact: Redact | None) -> PlayConfig:
     config = read_play_config(run.info, run.path, "replayed")
     if config.redact is not None and redact is None:
         raise InputError(
@@ -214,7 +212,7 @@ class _ReplayJob(msgspec.Struct):
             yield batch
         self._count_not_drawn(selected.values(), envs)
 
-    def _count_not_drawn(self, groups: "Iterator[_SelectedGroup] | Any", envs: set[str]) -> None:
+    def _count_not_drawn(self, groups: Iterable[_SelectedGroup], envs: set[str]) -> None:
         """Count the groups that the environment does not draw: its tasks have changed, or another program played."""
         for group in groups:
             if group.key.env not in envs:

@@ -14,7 +14,7 @@ from rolltrace.errors import InputError
 from rolltrace.jobs.plan import IterationGroups, Plan, groups_of_iteration
 from rolltrace.jobs.play_config import PlayConfig, contains_redacted, read_play_config
 from rolltrace.policies.policy import Policy
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import Run, open_single_run
 from rolltrace.query.run_state import SILENT_SECONDS, SessionState, continued_sessions, session_state
 from rolltrace.query.table_schema import CANCELLED, INTERRUPTED_SCORE
 from rolltrace.rollout.runner import GroupNames
@@ -222,9 +222,7 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
     if is_address(path):
         address = ObjectFiles(path)
         upload_leftovers(address, read_info(address).id)  # of a session that died on this machine
-    with open_run(path) as run:
-        if len(run.paths) > 1:
-            raise InputError(f"Expected one run to resume, got {path} with {len(run.paths)} runs: name one of them.")
+    with open_single_run(path) as run:
         info = run.info
         config = read_play_config(info, run.path, "resumed")
         if contains_redacted(info.config["sampling"]):

@@ -9,7 +9,7 @@ from typing import Any
 from rolltrace.errors import InputError
 from rolltrace.metrics.trackers import RecordedRun, Tracker, TrackerSpecs, open_trackers
 from rolltrace.query.iteration_metrics import IterationKey, iteration_metrics
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import Run, open_single_run
 from rolltrace.secret_redaction import redact_text
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.failure import failure_of
@@ -32,15 +32,12 @@ def log_metrics(run: RunWriter | str | Path, to: TrackerSpecs) -> "LiveMetrics":
     if isinstance(run, RunWriter):
         if not run.records:
             _log.warning("No metrics are logged, because the trace of %s is off.", run.path)
-        metrics = LiveMetrics(open_run(run.path.absolute()), to if run.records else (), run)
+        metrics = LiveMetrics(open_single_run(run.path.absolute()), to if run.records else (), run)
         run.observers.append(metrics)
         return metrics
     if not isinstance(run, str | Path):
         raise InputError(f"Expected a run that is being recorded, or the path of one, got {describe(run)}.")
-    opened = open_run(run)
-    if len(opened.paths) > 1:
-        raise InputError(f"Expected one run, got {run} with {len(opened.paths)} runs: name one of them.")
-    metrics = LiveMetrics(opened, to)
+    metrics = LiveMetrics(open_single_run(run), to)
     metrics.close()
     return metrics
 

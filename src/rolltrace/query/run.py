@@ -59,6 +59,14 @@ def open_run(
     return Run(readers, limits, partial=partial, on_progress=on_progress, unreadable=unreadable)
 
 
+def open_single_run(path: str | Path) -> "Run":
+    """Open the run at `path`, or the only one in that directory; `InputError` says that there are several."""
+    readers, unreadable = open_readers([path])
+    if (count := len(readers) + len(unreadable)) > 1:
+        raise InputError(f"Expected one run, got {path} with {count} runs: name one of them.")
+    return Run(readers)
+
+
 class Run:
     """One run, or several as one. Each call sees what was written before it."""
 
