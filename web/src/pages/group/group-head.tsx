@@ -51,7 +51,7 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
           <span className={group.n < group.size ? "warn" : undefined}>{count(group.n)}</span>
         </Fact>
         <Fact name="Mean reward">{number(group.mean)}</Fact>
-        <Fact name="Spread" title="Standard deviation">
+        <Fact name="Std" title="Standard deviation">
           {number(group.std)}
         </Fact>
         {failed.length > 0 && (
