@@ -1,6 +1,7 @@
 """The public surface is a list, importing it is cheap, and it needs no extra."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,16 @@ def test_every_public_name_exists():
     for name in rolltrace.__all__:
         assert getattr(rolltrace, name) is getattr(sys.modules[told[name]], name)
     assert set(told) == set(rolltrace.__all__)
+
+
+@pytest.mark.parametrize(("name", "own"), [("play", "workers"), ("regrade", "where")])
+def test_help_shows_the_parameters_of_both_twins(name, own):
+    """They are defined once, and neither shows `*args`."""
+    twins = [inspect.signature(getattr(rolltrace, one)) for one in (name, f"{name}_async")]
+    assert twins[0] == twins[1]
+    assert twins[0].parameters[own].default is None
+    with pytest.raises(TypeError, match="Unexpected keyword argument 'wrong'"):
+        getattr(rolltrace, name)("arithmetic", "exact", **({"out": "run"} if name == "play" else {}), wrong=1)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -21,7 +21,7 @@ from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import IterationGroups, Plan, PlanFields, all_iterations
 from rolltrace.jobs.play_summary import PlaySummary, SummaryCounter
 from rolltrace.jobs.resume import Resumption, open_resumption
-from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
+from rolltrace.jobs.signal_handling import ActivePlay, run_blocking, same_parameters
 from rolltrace.jobs.workers.group_worker import WorkerSetup
 from rolltrace.jobs.workers.worker_executor import WorkerExecutor
 from rolltrace.metrics.live_metrics import log_metrics
@@ -46,89 +46,26 @@ _MAX_ARG_BYTES = 4096
 """A longer list or map among the arguments is described in run.json instead of copied."""
 
 
-def play(
-    env: str | Tasks | None = None,
-    policy: str | Policy | None = None,
-    *,
-    out: str | Path | None = None,
-    resume: str | Path | Resumption | None = None,
-    force: bool = False,
-    roles: Mapping[str, str | Policy] | None = None,
-    args: Mapping[str, Any] | None = None,
-    trace: Recording | Level | str | None = None,
-    on_group: OnGroup | None = None,
-    log_to: TrackerSpecs = (),
-    workers: int | None = None,
-    ray: bool | str | None = None,
-    ray_options: Mapping[str, Any] | None = None,
-    return_rollouts: bool = False,
-    **plan: Unpack[PlanFields],
-) -> PlaySummary:
-    """Play and record, and return when everything is done; the arguments are those of `play_async`.
-
-    It also works while an event loop is running, such as in a notebook. In the main thread, Ctrl-C and SIGTERM record
-    the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
-    has its default action, `SystemExit(143)`.
-    """
-    executor = ExecutorSettings(workers, ray, ray_options or {}, return_rollouts)
-    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, executor, plan)
-    return run_blocking(job.play)
-
-
-async def play_async(
-    env: str | Tasks | None = None,
-    policy: str | Policy | None = None,
-    *,
-    out: str | Path | None = None,
-    resume: str | Path | Resumption | None = None,
-    force: bool = False,
-    roles: Mapping[str, str | Policy] | None = None,
-    args: Mapping[str, Any] | None = None,
-    trace: Recording | Level | str | None = None,
-    on_group: OnGroup | None = None,
-    log_to: TrackerSpecs = (),
-    workers: int | None = None,
-    ray: bool | str | None = None,
-    ray_options: Mapping[str, Any] | None = None,
-    return_rollouts: bool = False,
-    **plan: Unpack[PlanFields],
-) -> PlaySummary:
-    """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
-
-    `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
-    plays all others. `trace` says how much to record. `on_group` is called with each group as it finishes.
-    `log_to` names trackers that get the metrics of each iteration, see `log_metrics`.
-
-    With `workers`, that many processes of this machine play, with the concurrency divided among them. With `ray`, they
-    are actors of the Ray cluster at that address (True: the one that Ray finds or starts), by default one for each
-    processor, and `ray_options` are options of the actors. Policies, group builders and a redaction function are
-    pickled then, and `on_group` gets a `GroupReport`, whose members have ids, rewards and errors. With
-    `return_rollouts` they also have the whole `rollout`, as in one process.
-
-    `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
-    the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
-    `InputError` is raised unless `force` is set.
-    """
-    executor = ExecutorSettings(workers, ray, ray_options or {}, return_rollouts)
-    job = _make_job(env, policy, out, resume, force, roles, args, trace, on_group, log_to, executor, plan)
-    return await job.play(ActivePlay())
-
-
 def _make_job(
-    env: str | Tasks | None,
-    policy: str | Policy | None,
-    out: str | Path | None,
-    resume: str | Path | Resumption | None,
-    force: bool,
-    roles: Mapping[str, str | Policy] | None,
-    args: Mapping[str, Any] | None,
-    trace: Recording | Level | str | None,
-    on_group: OnGroup | None,
-    log_to: TrackerSpecs,
-    executor: ExecutorSettings,
-    plan: PlanFields,
+    env: str | Tasks | None = None,
+    policy: str | Policy | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | Resumption | None = None,
+    force: bool = False,
+    roles: Mapping[str, str | Policy] | None = None,
+    args: Mapping[str, Any] | None = None,
+    trace: Recording | Level | str | None = None,
+    on_group: OnGroup | None = None,
+    log_to: TrackerSpecs = (),
+    workers: int | None = None,
+    ray: bool | str | None = None,
+    ray_options: Mapping[str, Any] | None = None,
+    return_rollouts: bool = False,
+    **plan: Unpack[PlanFields],
 ) -> "PlayJob":
     """Check the arguments, and combine them with those of a run that is resumed."""
+    executor = ExecutorSettings(workers, ray, ray_options or {}, return_rollouts)
     trackers = require_trackers(log_to)
     if resume is None:
         if env is None or policy is None or out is None:
@@ -157,6 +94,38 @@ def _make_job(
         executor,
         resume,
     )
+
+
+@same_parameters(_make_job)
+def play(*args: Any, **options: Any) -> PlaySummary:
+    """Play and record, and return when everything is done; the arguments are those of `play_async`.
+
+    It also works while an event loop is running, such as in a notebook. In the main thread, Ctrl-C and SIGTERM record
+    the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
+    has its default action, `SystemExit(143)`.
+    """
+    return run_blocking(_make_job(*args, **options).play)
+
+
+@same_parameters(_make_job)
+async def play_async(*args: Any, **options: Any) -> PlaySummary:
+    """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
+
+    `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
+    plays all others. `trace` says how much to record. `on_group` is called with each group as it finishes.
+    `log_to` names trackers that get the metrics of each iteration, see `log_metrics`.
+
+    With `workers`, that many processes of this machine play, with the concurrency divided among them. With `ray`, they
+    are actors of the Ray cluster at that address (True: the one that Ray finds or starts), by default one for each
+    processor, and `ray_options` are options of the actors. Policies, group builders and a redaction function are
+    pickled then, and `on_group` gets a `GroupReport`, whose members have ids, rewards and errors. With
+    `return_rollouts` they also have the whole `rollout`, as in one process.
+
+    `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
+    the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
+    `InputError` is raised unless `force` is set.
+    """
+    return await _make_job(*args, **options).play(ActivePlay())
 
 
 class PlayJob(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.regrade_graders import AnyGrader, NamedGrader, load_grader
 from rolltrace.jobs.regrading import OnProgress, Regrading, Tally
-from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
+from rolltrace.jobs.signal_handling import ActivePlay, run_blocking, same_parameters
 from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.policies.policy_specs import close_policy
 from rolltrace.policies.roles import Roles
@@ -69,86 +69,27 @@ class RegradeSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.report.scores > self.report.failed
 
 
-def regrade(
-    run: str | Path,
-    grader: str | AnyGrader | Callable[..., Any],
-    *,
-    where: str | None = None,
-    args: Mapping[str, Any] | None = None,
-    policy: str | Policy | None = None,
-    roles: Mapping[str, str | Policy] | None = None,
-    as_reward: bool = False,
-    retry_failed: bool = False,
-    concurrency: int = CONCURRENCY,
-    seconds: float | None = SECONDS,
-    threshold: float = SOLVED_AT,
-    redact: Redact | None = None,
-    on_progress: OnProgress | None = None,
-) -> RegradeSummary:
-    """Grade stored rollouts, and return when everything is written; the arguments are those of `regrade_async`.
+class _GradedRun(msgspec.Struct, frozen=True):
+    """The positional arguments of a regrade."""
 
-    In the main thread, Ctrl-C and SIGTERM end it with the scores so far on disk; the same call continues.
-    """
-    job = _Job(
-        run, grader, where, args or {}, policy, roles or {}, as_reward, retry_failed, concurrency, seconds, threshold,
-        redact, on_progress,
-    )  # fmt: skip
-    return run_blocking(job.run)
-
-
-async def regrade_async(
-    run: str | Path,
-    grader: str | AnyGrader | Callable[..., Any],
-    *,
-    where: str | None = None,
-    args: Mapping[str, Any] | None = None,
-    policy: str | Policy | None = None,
-    roles: Mapping[str, str | Policy] | None = None,
-    as_reward: bool = False,
-    retry_failed: bool = False,
-    concurrency: int = CONCURRENCY,
-    seconds: float | None = SECONDS,
-    threshold: float = SOLVED_AT,
-    redact: Redact | None = None,
-    on_progress: OnProgress | None = None,
-) -> RegradeSummary:
-    """Grade the rollouts of a run that match `where`, an SQL condition over the columns of `rollouts`.
-
-    `grader` is the name of a built-in one (`auto`, `exact`, `number`, `math`, `rubric`, `preference`), made with
-    `args`, or `package.module:object`, or an object: a `Grader`, a `GroupGrader`, a function of a rollout, or a
-    function of an answer and a reference. A grader of groups gets whole groups, whatever `where` says. Roles that it
-    asks are played by `roles`, otherwise by `policy`.
-
-    The scores are named `regrade/GRADER@VERSION`. A rollout that has such a score is not graded again, so the same call
-    continues one that was interrupted; with `retry_failed`, those whose score has no value are. With `as_reward`, the
-    new value also becomes the rollout's reward, also where it is missing because the grader failed.
-
-    `seconds` limits the time for one rollout or group, and `concurrency` how many are graded at once. In the report,
-    a value of at least `threshold` counts as solved. `redact` is called with texts that the grader adds to the run.
-    """
-    job = _Job(
-        run, grader, where, args or {}, policy, roles or {}, as_reward, retry_failed, concurrency, seconds, threshold,
-        redact, on_progress,
-    )  # fmt: skip
-    return await job.run(ActivePlay())
-
-
-class _Job(msgspec.Struct, frozen=True):
-    """The arguments of a regrade."""
-
-    path: str | Path
+    run: str | Path
     grader: str | AnyGrader | Callable[..., Any]
-    where: str | None
-    args: Mapping[str, Any]
-    policy: str | Policy | None
-    roles: Mapping[str, str | Policy]
-    as_reward: bool
-    retry_failed: bool
-    concurrency: int
-    seconds: float | None
-    threshold: float
-    redact: Redact | None
-    on_progress: OnProgress | None
+
+
+class _Job(_GradedRun, frozen=True, kw_only=True):
+    """The arguments of a regrade; `regrade_async` explains them."""
+
+    where: str | None = None
+    args: Mapping[str, Any] | None = None
+    policy: str | Policy | None = None
+    roles: Mapping[str, str | Policy] | None = None
+    as_reward: bool = False
+    retry_failed: bool = False
+    concurrency: int = CONCURRENCY
+    seconds: float | None = SECONDS
+    threshold: float = SOLVED_AT
+    redact: Redact | None = None
+    on_progress: OnProgress | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -158,11 +99,11 @@ class _Job(msgspec.Struct, frozen=True):
         if not math.isfinite(self.threshold):
             raise InputError(f"Expected a finite threshold, got {self.threshold}.")
 
-    async def run(self, active: ActivePlay) -> RegradeSummary:
+    async def regrade(self, active: ActivePlay) -> RegradeSummary:
         """Grade, compare, and make the new values rewards if asked to. `active` gets the writer, to close it."""
-        policies = {**({} if self.policy is None else {"policy": self.policy}), **self.roles}
-        named = load_grader(self.grader, self.args, policies)
-        with open_single_run(self.path) as run:
+        policies = {**({} if self.policy is None else {"policy": self.policy}), **(self.roles or {})}
+        named = load_grader(self.grader, self.args or {}, policies)
+        with open_single_run(self.run) as run:
             is_group = isinstance(named.grader, GroupGrader)
             scope = RegradeScope(run, named.score_name, self.where, is_group=is_group, retry_failed=self.retry_failed)
             counts = scope.counts()
@@ -203,7 +144,7 @@ class _Job(msgspec.Struct, frozen=True):
     def _require_rollouts(self, counts: ScopeCounts) -> None:
         if not counts.matched:
             condition = "" if self.where is None else f" that match {self.where!r}"
-            raise InputError(f"Expected rollouts{condition} in {self.path}, got none of {counts.total}.")
+            raise InputError(f"Expected rollouts{condition} in {self.run}, got none of {counts.total}.")
 
     async def _open(
         self,
@@ -229,11 +170,39 @@ class _Job(msgspec.Struct, frozen=True):
 
     async def _open_roles(self, stack: contextlib.AsyncExitStack) -> Roles:
         opened = {}
-        for role, spec in {"policy": _NoPolicy() if self.policy is None else self.policy, **self.roles}.items():
+        for role, spec in {"policy": _NoPolicy() if self.policy is None else self.policy, **(self.roles or {})}.items():
             opened[role] = open_policy(spec)
             if isinstance(spec, str):
                 stack.push_async_callback(close_policy, opened[role])
         return Roles(opened.pop("policy"), opened)
+
+
+@same_parameters(_Job)
+def regrade(*args: Any, **options: Any) -> RegradeSummary:
+    """Grade stored rollouts, and return when everything is written; the arguments are those of `regrade_async`.
+
+    In the main thread, Ctrl-C and SIGTERM end it with the scores so far on disk; the same call continues.
+    """
+    return run_blocking(_Job(*args, **options).regrade)
+
+
+@same_parameters(_Job)
+async def regrade_async(*args: Any, **options: Any) -> RegradeSummary:
+    """Grade the rollouts of a run that match `where`, an SQL condition over the columns of `rollouts`.
+
+    `grader` is the name of a built-in one (`auto`, `exact`, `number`, `math`, `rubric`, `preference`), made with
+    `args`, or `package.module:object`, or an object: a `Grader`, a `GroupGrader`, a function of a rollout, or a
+    function of an answer and a reference. A grader of groups gets whole groups, whatever `where` says. Roles that it
+    asks are played by `roles`, otherwise by `policy`.
+
+    The scores are named `regrade/GRADER@VERSION`. A rollout that has such a score is not graded again, so the same call
+    continues one that was interrupted; with `retry_failed`, those whose score has no value are. With `as_reward`, the
+    new value also becomes the rollout's reward, also where it is missing because the grader failed.
+
+    `seconds` limits the time for one rollout or group, and `concurrency` how many are graded at once. In the report,
+    a value of at least `threshold` counts as solved. `redact` is called with texts that the grader adds to the run.
+    """
+    return await _Job(*args, **options).regrade(ActivePlay())
 
 
 class _NoPolicy:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import inspect
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from rolltrace.policies.human import interrupt_on_quit
 from rolltrace.store.sigterm import cancel_open_rollouts, close_writers, is_default, restore_sigterm_handler
@@ -19,6 +20,7 @@ from rolltrace.store.writer import RunWriter
 from rolltrace.trace.sink import OpenRollouts
 
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 SIGTERM_EXIT_CODE = 143
 """The exit code of a process that ended because of SIGTERM: 128 + 15."""
@@ -132,6 +134,19 @@ def run_blocking(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]]) -> R
         if signals.received:  # it arrived after the play, or an env swallowed the cancellation
             raise signals.exception()
         return value
+
+
+def same_parameters(
+    other: Callable[Parameters, object],
+) -> Callable[[Callable[..., Result]], Callable[Parameters, Result]]:
+    """A decorator for a function that passes its arguments on to `other`: type checkers and `help` show those."""
+
+    def decorate(function: Callable[..., Result]) -> Callable[Parameters, Result]:
+        returned = inspect.signature(function).return_annotation
+        function.__signature__ = inspect.signature(other).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def _is_loop_running() -> bool:
