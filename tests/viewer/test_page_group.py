@@ -174,7 +174,7 @@ def test_members_stand_side_by_side_in_the_order_of_their_rewards(page: "Page", 
     )
     expect(page.get_by_text("What is 5 + 7?")).to_have_count(1)
     facts = page.locator("dl.group-facts")
-    expect(facts).to_have_text(re.compile("Members4With a reward3Mean reward0.500Spread0.354Failed#2 .*TimeoutError"))
+    expect(facts).to_have_text(re.compile("Members4With a reward3Mean reward0.500Std0.354Failed#2 .*TimeoutError"))
     expect(_column(page, 1).locator("header")).to_have_text(re.compile(r"#1.*1.*adv \+0.500"))
     expect(_column(page, 0)).to_contain_text("0.250")
     expect(_column(page, 2)).to_contain_text("no answer within 30 s")
