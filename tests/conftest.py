@@ -1,6 +1,10 @@
 """What all tests have in common."""
 
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +26,17 @@ settings.load_profile("normal")  # `make test-slow` chooses the other one
 def file_reads(monkeypatch: pytest.MonkeyPatch) -> FileReads:
     """Which files a test has its process open and read."""
     return FileReads(monkeypatch)
+
+
+@pytest.fixture
+def simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The script `benchmarks/scale_simulator.py` as a module."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    if not folder.exists():
+        pytest.skip("the benchmarks are in the checkout")
+    monkeypatch.syspath_prepend(folder)
+    import scale_simulator
+
+    yield scale_simulator
+    for name in ("scale_simulator", "measure"):
+        sys.modules.pop(name, None)

@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 
+IGNORED_RAY_WARNINGS = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own processes and sockets
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+"""Marks of a module whose tests use a cluster."""
+
 
 @contextmanager
 def ray_cluster(settings: Sequence[dict[str, str]]) -> Iterator[Any]:

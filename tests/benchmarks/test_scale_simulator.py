@@ -1,30 +1,12 @@
 """The simulator of runs at scale keeps to the laws of the writer; `tests/store` compares it with a real store."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from rolltrace.store import upload
 from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.upload import MAX_UPLOAD_SECONDS, UPLOAD_SECONDS
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the checkout"),
-]
-
-
-@pytest.fixture
-def simulator(monkeypatch):
-    """The script as a module."""
-    monkeypatch.syspath_prepend(FOLDER)
-    import scale_simulator
-
-    yield scale_simulator
-    for name in ("scale_simulator", "measure"):
-        sys.modules.pop(name, None)
+pytestmark = pytest.mark.core
 
 
 def test_bytes_objects_and_age_keep_to_the_rules(simulator):

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 import rolltrace
+from rollout_table import table
 from rolltrace.envs.registry import load_env
 from rolltrace.errors import InputError
 from rolltrace.jobs.open_policy import open_policy
@@ -35,13 +36,6 @@ def play_some(out, until, env="arithmetic", policy="scripted:noisy", **plan):
             kept.append(line)
     segment.write_bytes(b"".join(kept))
     return [key.group for key in whole]
-
-
-def table(path):
-    """The rollouts that a run shows, without ids, times and sessions."""
-    sql = "select * exclude (id, run, session, started_at, ended_at, seconds) from rollouts order by all"
-    with rolltrace.open_run(path) as run:
-        return [str(row) for row in run.sql(sql)]
 
 
 def test_only_unfinished_groups_are_played(tmp_path):

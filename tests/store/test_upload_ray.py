@@ -4,7 +4,8 @@ import pytest
 
 import rolltrace
 from object_store import BUCKET
-from ray_cluster import free_processors, ray_cluster
+from ray_cluster import IGNORED_RAY_WARNINGS, free_processors, ray_cluster
+from rollout_table import table
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import InputError
 from rolltrace.query.run_state import RunState, run_state
@@ -12,12 +13,7 @@ from rolltrace.store.create import create_run
 from waiting import until
 from worker_envs import Sums
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own processes and sockets
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [pytest.mark.core, *IGNORED_RAY_WARNINGS]
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +27,6 @@ def cluster(s3_server, tmp_path_factory):
     with ray_cluster([{**settings, "XDG_CACHE_HOME": str(folder)} for folder in folders]) as cluster:
         cluster.folders = folders
         yield cluster
-
-
-def table(path):
-    """The rollouts that a run shows, without ids, times and sessions."""
-    sql = "select * exclude (id, run, session, started_at, ended_at, seconds) from rollouts order by all"
-    with rolltrace.open_run(path) as run:
-        return [str(row) for row in run.sql(sql)]
 
 
 def require_complete(address, alone, rollouts):

@@ -1,27 +1,13 @@
 """The simulator in `benchmarks/` counts the requests that a real S3 server sees."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.object_files import ObjectFiles, map_requests
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the checkout"),
-]
-
-
-@pytest.fixture
-def simulator(monkeypatch):
-    """The script as a module."""
-    monkeypatch.syspath_prepend(FOLDER)
-    import scale_simulator
-
-    return scale_simulator
+pytestmark = pytest.mark.core
 
 
 def drive(simulator, address):

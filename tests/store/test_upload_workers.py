@@ -4,16 +4,10 @@ import pytest
 
 import rolltrace
 from object_store import BUCKET
+from rollout_table import table
 from worker_envs import Sums
 
 pytestmark = pytest.mark.core
-
-
-def table(path):
-    """The rollouts that a run shows, without ids, times and sessions."""
-    sql = "select * exclude (id, run, session, started_at, ended_at, seconds) from rollouts order by all"
-    with rolltrace.open_run(path) as run:
-        return [str(row) for row in run.sql(sql)]
 
 
 def test_groups_of_a_worker_that_dies_are_in_the_store_once(store, tmp_path, monkeypatch):

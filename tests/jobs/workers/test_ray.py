@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import rolltrace
-from ray_cluster import free_processors, ray_cluster
+from ray_cluster import IGNORED_RAY_WARNINGS, free_processors, ray_cluster
+from rollout_table import table
 from rolltrace.check.check_run import check_run
 from rolltrace.cli.app import cli
 from rolltrace.cli.run import run as run_command
@@ -27,12 +28,7 @@ from waiting import is_running, until
 from worker_envs import Sums
 
 TESTS = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own processes and sockets
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [pytest.mark.core, *IGNORED_RAY_WARNINGS]
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +36,6 @@ def cluster():
     """A cluster of three nodes for actors."""
     with ray_cluster([{}, {}, {}]) as cluster:
         yield cluster
-
-
-def table(path):
-    """The rollouts that a run shows, without ids, times and sessions."""
-    sql = "select * exclude (id, run, session, started_at, ended_at, seconds) from rollouts order by all"
-    with rolltrace.open_run(path) as run:
-        return [str(row) for row in run.sql(sql)]
 
 
 def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):

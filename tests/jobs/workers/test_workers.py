@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import rolltrace
+from rollout_table import table
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import InputError, WorkerError
 from rolltrace.jobs import executors
@@ -29,13 +30,6 @@ from waiting import is_running, until
 from worker_envs import OddGroup, SumGroup, Sums
 
 TESTS = Path(__file__).parents[2]
-
-
-def table(path):
-    """The rollouts that a run shows, without ids, times and sessions."""
-    sql = "select * exclude (id, run, session, started_at, ended_at, seconds, env, env_args) from rollouts order by all"
-    with rolltrace.open_run(path) as run:
-        return [str(row) for row in run.sql(sql)]
 
 
 def play(tmp_path, special=":", out="run", builder=SumGroup, **settings):
@@ -102,6 +96,7 @@ def test_groups_of_a_worker_that_dies_are_played_again(tmp_path):
     summary = play(tmp_path, "3:kill once", concurrency=16)
     assert (summary.workers_lost, summary.rollouts, summary.statuses) == (1, 48, {"ok": 48})
     assert 1 <= summary.groups_replayed <= 8
+    assert (summary.ledger.in_flight, summary.ledger.closed, summary.ledger.is_balanced) == (0, True, True)
     assert table(tmp_path / "run") == table(tmp_path / "alone")
     require_sound(tmp_path / "run", 48)
     assert summary.succeeded
