@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from rolltrace.check.audit import Audit
+from rolltrace.check.audit import Audit, Threshold
 from rolltrace.check.audit_registry import built_in_audits
 
 PAGE = Path(__file__).parent / "checks.md"
@@ -23,9 +23,19 @@ def _family(name: str, audits: list[Audit]) -> str:
 def _entry(audit: Audit) -> str:
     lines = [f"**`{audit.name}`** ({audit.severity.value}). {audit.holds}", audit.why, audit.fix]
     if audit.threshold is not None:
-        needs = f", of at least {audit.threshold.min_sample}" if audit.threshold.min_sample else ""
-        lines.append(f"*Threshold {audit.threshold.value:g}{needs}:* {audit.threshold.reason}")
+        lines.append(_threshold(audit.threshold))
     return "  \n".join(filter(None, lines)) + "\n"
+
+
+def _threshold(threshold: Threshold) -> str:
+    needs = f", of at least {threshold.min_sample}" if threshold.min_sample else ""
+    text = f"*Threshold {threshold.value:g}{needs}:* {threshold.reason}"
+    if threshold.chance is not None:
+        text += (
+            f" If the share is really {threshold.usual_share:g}, a sample of {threshold.min_sample} is beyond the "
+            f"threshold by chance in {100 * threshold.chance:.2g} % of checks."
+        )
+    return text
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """Runs with one fault: a clean run by the real runner, whose lines are changed with valid checksums."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rolltrace.check.audit import Severity
-from rolltrace.check.audit_report import AuditReport, outcome_severity
+from rolltrace.check.audit import Finding
+from rolltrace.check.audit_registry import select_audits
+from rolltrace.check.audit_report import AuditReport
+from rolltrace.check.audit_tables import AuditTables, TableSource
 from rolltrace.check.check_run import check_run
 from rolltrace.check.settings import AuditSettings, CheckSettings
 from rolltrace.envs.registry import load_env
@@ -15,10 +18,13 @@ from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import Plan, all_iterations, make_runner
 from rolltrace.jobs.play import play_into
 from rolltrace.jobs.signal_handling import run_blocking
+from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import add_checksum
 
 Record = dict[str, Any]
+
+_WORDS = [f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "re", "so", "ti") for second in "bdfgklmnprst"]
 
 ENVS: dict[str, dict[str, Any]] = {
     "arithmetic": {},
@@ -53,6 +59,8 @@ class SeededRun:
 
     def __init__(self, clean: Path, path: Path) -> None:
         self.path = Path(shutil.copytree(clean, path))
+        self.clean = clean
+        self._source: TableSource | None = None
 
     def records(self, folder: str = "rollouts", **equal: Any) -> list[Record]:
         """The records of a folder in file order, those whose fields have these values."""
@@ -67,6 +75,7 @@ class SeededRun:
         folder: str = "rollouts",
     ) -> list[str]:
         """Change records, given or chosen by a function; the ids of those that were changed."""
+        self.close()
         ids = None if callable(which) else {record["id"] for record in which}
         changed = []
         for file in self._files(folder):
@@ -84,6 +93,7 @@ class SeededRun:
 
     def score(self, values: dict[str, float | None], name: str) -> None:
         """Record late scores, by rollout."""
+        self.close()
         with create_run(self.path, join=True, continues=[]) as writer:
             for rollout, value in values.items():
                 writer.score(rollout, name, value)
@@ -91,6 +101,21 @@ class SeededRun:
     def check(self, settings: CheckSettings | None = None, **choice: Any) -> AuditReport:
         """Check the run."""
         return check_run(self.path, settings=settings, max_findings=10_000, **choice)
+
+    def outcome(self, name: str, settings: CheckSettings = CheckSettings()) -> tuple[list[Finding], str | None]:
+        """What one audit of tables finds, and its note. The run is opened once for all that ask before a change."""
+        if self._source is None:
+            self._source = TableSource(open_run(self.path))
+        [audit] = select_audits(only=[name], settings=settings)
+        tables = AuditTables(self._source, settings, audit)
+        return [*audit.function(tables)], tables.note
+
+    def close(self) -> None:
+        """Close the tables that were opened."""
+        if self._source is not None:
+            self._source.close()
+            self._source.run.close()
+            self._source = None
 
     def _files(self, folder: str) -> list[Path]:
         return sorted((self.path / folder).glob("*.jsonl"))
@@ -112,35 +137,41 @@ def found(report: AuditReport) -> dict[str, set[str]]:
     }
 
 
-def assert_found(report: AuditReport, audit: str, rollouts: Iterable[str], also: Iterable[str] = ()) -> None:
-    """The audit found these rollouts, and nothing else did, except audits that follow from the same fault."""
-    names = found(report)
-    assert names.get(audit) == set(rollouts)
-    assert names.keys() - {audit} == set(also)
-
-
 def assert_seeded(
     seeded: SeededRun,
     audit: str,
     rollouts: Iterable[str],
     also: Iterable[str] = (),
     settings: CheckSettings | None = None,
-) -> AuditReport:
-    """The audit found these rollouts, its family nothing besides but `also`, and no audit found an error."""
+) -> Finding:
+    """Of all audits, this one finds these rollouts, and only `also`, which follow from the same fault, find something.
+
+    The run that it is a copy of is clean by default settings; with others, it is checked here. The last finding.
+    """
+    if settings is not None:
+        checked_clean(seeded.clean, settings)
     report = seeded.check(settings)
     names = found(report)
-    assert names.get(audit) == set(rollouts)
-    families = {result.audit: result.family for result in report.results}
-    assert {name for name in names if families[name] == families[audit]} == {audit, *also}
-    assert not [r.audit for r in report.with_findings if outcome_severity(r) is Severity.ERROR]
-    return report
+    assert names.keys() == {audit, *also}, sorted(names)
+    assert names[audit] == set(rollouts)
+    return next(result for result in report.results if result.audit == audit).findings[-1]
+
+
+def own_settings(audit: str, **values: Any) -> CheckSettings:
+    """Settings of one audit."""
+    return CheckSettings(audits={audit: AuditSettings(**values)})
 
 
 def passes(seeded: SeededRun, audit: str, **settings: Any) -> str | None:
-    """Assert that an audit with these settings of its own finds nothing; the note of its outcome."""
-    [result] = seeded.check(CheckSettings(audits={audit: AuditSettings(**settings)}), only=[audit]).results
-    assert (result.count, result.error) == (0, None)
-    return result.note
+    """Assert that an audit of tables with these settings of its own finds nothing; the note of its outcome."""
+    findings, note = seeded.outcome(audit, own_settings(audit, **settings))
+    assert not findings
+    return note
+
+
+def prose(number: int, words: int = 120) -> str:
+    """Text that has nothing in common with that of another number."""
+    return " ".join(random.Random(number).choices(_WORDS, k=words))
 
 
 def set_reward(record: Record, value: float) -> None:
@@ -152,15 +183,8 @@ def set_reward(record: Record, value: float) -> None:
         step[name]["correct"] = value
 
 
-def assert_no_error_besides(
-    report: AuditReport, audit: str, rollouts: Iterable[str], also: Iterable[str] = (), family: str = ""
-) -> None:
-    """The audit found these rollouts; audits of its family and errors of any audit are only those that follow."""
-    assert found(report).get(audit) == set(rollouts)
-    others = {r.audit for r in report.with_findings if r.family == family or outcome_severity(r) is Severity.ERROR}
-    assert others - {audit} == set(also)
-
-
-def assert_clean(report: AuditReport) -> None:
-    """No audit found anything but what is worth knowing."""
-    assert not [r.audit for r in report.with_findings if outcome_severity(r) is not Severity.INFO], found(report)
+def checked_clean(path: Path, settings: CheckSettings | None = None) -> Path:
+    """A run in which no audit finds anything."""
+    assert found(check_run(path, settings=settings)) == {}
+    shutil.rmtree(path / "cache")  # so that copies are as they were recorded
+    return path

@@ -1,24 +1,30 @@
 """What the tests of audits play with: a real run with a bit of everything, and hands to break it with."""
 
+import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rolltrace.envs.message_env import MessageEnv, MessageStepResult
+from rolltrace.graders.grader import Grader
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import add_checksum, utc_now
-from rolltrace.trace.failure import Failure
 from rolltrace.trace.ids import new_id
 from rolltrace.trace.message import Message, Part
-from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.score import Grade, GroupKey, Score
-from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
-from seeded_runs import SeededRun, play_clean
+from rolltrace.trace.rollout import Header, Outcome, Rollout
+from rolltrace.trace.score import Grade, GroupKey
+from rolltrace.trace.stop_reasons import Status, StoppedBy
+from seeded_runs import SeededRun, checked_clean, play_clean
+from stage import Remembering, Stage, said
 
 PICTURE = Blob.of(b"not really a picture")
 
@@ -103,29 +109,73 @@ def record() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def sound_run(tmp_path_factory) -> Path:
-    """A run with nothing wrong: a graded rollout, a clamped one, a retry, a picture, and a group that was graded late.
+    """A run by the real runner with nothing wrong: graded, clamped, retried and late rewards, and a picture.
 
     Lines 0 and 1 are group `a`, line 2 is a failure and 3 its retry, 4 waits for a grade. Score 0 is its grade, score
     1 is about a group.
     """
     path = tmp_path_factory.mktemp("sound") / "run"
+    asyncio.run(play_sound(path))
+    lines = [(one["group"], one["index"], one["attempt"]) for one in Broken(path).records(Broken(path).rollouts)]
+    assert lines == [("a", 0, 0), ("a", 1, 0), ("b", 0, 0), ("b", 0, 1), ("c", 0, 0)]
+    return checked_clean(path)
+
+
+class Sum(MessageEnv):
+    """Asks about a picture; raises instead of a reward, or goes on, if it is made to."""
+
+    def __init__(self, *, fails: bool = False, ends: bool = True) -> None:
+        self.fails, self.ends = fails, ends
+
+    async def initial_observation(self) -> list[Message]:
+        """The question."""
+        return [Message("user", "1 + 1?", parts=(Part("image", blob=PICTURE),))]
+
+    async def step(self, message: Any) -> MessageStepResult:
+        """Any answer is right."""
+        if self.fails:
+            raise OSError("gone")
+        history = [*await self.initial_observation(), message]
+        history += [] if self.ends else [Message("user", "And 2 + 2?")]
+        return MessageStepResult(1.0, episode_done=self.ends, next_messages=history, reward_data={"correct": 1.0})
+
+
+class GradedSums(Stage):
+    """Sums that are graded together."""
+
+    env = "sums"
+
+    async def grade_group(self, rollouts: Sequence[Rollout]) -> Mapping[str, Grade]:
+        """The same for each."""
+        return {rollout.id: Grade(0.25) for rollout in rollouts}
+
+
+async def play_sound(path: Path) -> None:
+    """One group after the other, so that the order of the lines is known."""
+    failures = iter([True, False])
+    groups = {
+        "a": Stage(lambda number: Sum(ends=number == 0), episodes=2, grader=Styled()),
+        "b": Stage(lambda number: Sum(fails=next(failures))),
+        "c": GradedSums(lambda number: Sum()),
+    }
     with create_run(path) as writer:
-        play(writer, "a", 0, grade=Grade(0.5, {"style": 0.5}), reward=1.5, reward_so_far=1.5)
-        play(
-            writer, "a", 1, reward=0.0, reward_so_far=1.0, unclamped_reward=1.0,
-            stop_reason=StopReason.MAX_TURNS, stopped_by=StoppedBy.RUNNER,
-        )  # fmt: skip
-        failure = Failure(Layer.ENV, "OSError", "gone")
-        play(writer, "b", 0, status=Status.ERROR, stop_reason=StopReason.ERROR, error=failure, reward=None)
-        play(writer, "b", 0, attempt=1)
-        pending = play(writer, "c", 0, reward=None)
-        parts = {"reward_so_far": 1.0, "grade": None, "group_grade": 0.25, "unclamped_reward": None}
-        score(writer, rollout=pending, name="reward", value=1.25, data=parts)
-        score(writer, group=GroupKey("train", 0, "sums", "a"), name="spread", value=0.75)
-    return path
+        limits = Limits(max_turns=1, zero_reward_on_limit=True)
+        runner = Runner(Remembering(said("2")), sink=writer, limits=limits, retries=1)
+        for name, builder in groups.items():
+            builder.env, builder.task = "sums", "t"
+            await runner.play_group(builder, GroupKey("train", 0, "sums", name))
+        writer.score(None, "spread", 0.75, group=GroupKey("train", 0, "sums", "a"))
 
 
-def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: Grade | None = None, **fields) -> str:
+class Styled(Grader):
+    """Grades the style."""
+
+    async def grade(self, rollout: Rollout) -> Grade:
+        """The same for each."""
+        return Grade(0.5, {"style": 0.5})
+
+
+def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, **fields) -> str:
     """Record a rollout of one step with reward 1.0; its id."""
     rollout_builder = writer.begin(
         Header(
@@ -136,8 +186,6 @@ def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: 
     rollout_builder.extend([Message("user", "1 + 1?", parts=(Part("image", blob=PICTURE),))])
     rollout_builder.mark_prompt_sent()
     rollout_builder.step(Message("assistant", "2"), reward=1.0, env_reward=1.0, reward_data={"correct": 1.0})
-    if grade is not None:
-        rollout_builder.grade = grade
     good = Outcome(
         ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
         reward=1.0, reward_so_far=1.0, unclamped_reward=None,
@@ -146,30 +194,28 @@ def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: 
     return rollout_builder.id
 
 
-def score(writer: RunWriter, **fields) -> None:
-    writer.write_score(Score(id=new_id(), run=writer.run, session=writer.session, created_at=utc_now(), **fields))
-
-
 @pytest.fixture(scope="session")
 def clean_run(tmp_path_factory) -> Path:
-    """A run by the real runner, with nothing wrong."""
-    return play_clean(tmp_path_factory.mktemp("clean") / "run")
+    """A run by the real runner, in which no audit finds anything."""
+    return checked_clean(play_clean(tmp_path_factory.mktemp("clean") / "run"))
 
 
 @pytest.fixture
-def seeded(tmp_path, clean_run) -> SeededRun:
+def seeded(tmp_path, clean_run) -> Iterator[SeededRun]:
     """A copy of the clean run, to be given a fault."""
-    return SeededRun(clean_run, tmp_path / "seeded")
+    with closing(SeededRun(clean_run, tmp_path / "seeded")) as run:
+        yield run
 
 
 @pytest.fixture(scope="session")
 def clean_series(tmp_path_factory) -> Path:
-    """A run by the real runner with enough iterations and groups for audits of trends, and nothing wrong."""
+    """A run by the real runner with enough iterations and groups for audits of trends, in which none finds anything."""
     path = tmp_path_factory.mktemp("series") / "run"
-    return play_clean(path, {"arithmetic": {}}, iterations=6, groups=16)
+    return checked_clean(play_clean(path, {"arithmetic": {}}, iterations=6, groups=16))
 
 
 @pytest.fixture
-def series(tmp_path, clean_series) -> SeededRun:
+def series(tmp_path, clean_series) -> Iterator[SeededRun]:
     """A copy of that run, to be given a fault."""
-    return SeededRun(clean_series, tmp_path / "series")
+    with closing(SeededRun(clean_series, tmp_path / "series")) as run:
+        yield run

@@ -1,7 +1,6 @@
 """Seeded faults of alignment: responses, prompts, seats and advantages that belong to something else."""
 
 import statistics
-from functools import partial
 from itertools import groupby
 
 import pytest
@@ -10,11 +9,20 @@ from rolltrace.check.check_run import IterationChecker
 from rolltrace.check.settings import AuditSettings, CheckSettings
 from rolltrace.store.create import create_run
 from rolltrace.testing.scripted import ScriptedReplies
-from seeded_runs import SeededRun, assert_clean, assert_no_error_besides, found, play_clean, response_of
+from seeded_runs import (
+    SeededRun,
+    assert_seeded,
+    checked_clean,
+    found,
+    own_settings,
+    passes,
+    play_clean,
+    prose,
+    response_of,
+)
 
 GAMES = "envs.countdown:countdowns"
-
-assert_one = partial(assert_no_error_besides, family="alignment")
+AUDITS = ["advantage_mismatch", "advantage_formula", "advantage_sign"]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +30,7 @@ def clean_games(tmp_path_factory):
     """Eight games of two seats by the real runner."""
     policy = ScriptedReplies(lambda request: str(1 + (request.seed or 0) % 2))
     plan = {"iterations": 1, "groups": 1, "group_size": 8}
-    return play_clean(tmp_path_factory.mktemp("games") / "run", {GAMES: {"heap": 7}}, policy, **plan)
+    return checked_clean(play_clean(tmp_path_factory.mktemp("games") / "run", {GAMES: {"heap": 7}}, policy, **plan))
 
 
 @pytest.fixture
@@ -34,7 +42,7 @@ def games(tmp_path, clean_games):
 @pytest.fixture(scope="module")
 def clean_sums(tmp_path_factory):
     """A run of one env, for faults of advantages."""
-    return play_clean(tmp_path_factory.mktemp("sums") / "run", {"arithmetic": {}})
+    return checked_clean(play_clean(tmp_path_factory.mktemp("sums") / "run", {"arithmetic": {}}))
 
 
 @pytest.fixture
@@ -63,40 +71,27 @@ def ids_of(records):
     return [record["id"] for record in records]
 
 
-def with_message(audit, report):
-    """The finding of an audit that has one."""
-    [finding] = next(result for result in report.results if result.audit == audit).findings
-    return finding
-
-
 def test_two_tasks_in_a_group(seeded):
     """A member of another task makes the group's mean meaningless."""
     group = of_group(seeded, "arithmetic")
     seeded.change(group[:1], lambda record: record.update(task="another"))
-    report = seeded.check()
-    assert_one(report, "group_tasks", ids_of(group))
-    assert "another" in with_message("group_tasks", report).message
+    finding = assert_seeded(seeded, "group_tasks", ids_of(group))
+    assert "another" in finding.message
 
 
 def test_two_prompts_in_a_group(seeded):
     """One member was asked something else than the others."""
     changed = of_group(seeded, "arithmetic")[2:3]
     seeded.change(changed, lambda record: record["messages"][0].update(content="What is 1 + 1?"))
-    report = seeded.check()
-    assert_one(report, "group_prompts", ids_of(changed))
-    assert with_message("group_prompts", report).data == {"prompts": 2, "members": 4, "count": 1}
+    finding = assert_seeded(seeded, "group_prompts", ids_of(changed))
+    assert finding.data == {"prompts": 2, "members": 4, "count": 1}
 
 
 def test_later_prompts_may_differ(seeded):
     """Only the first prompt of a member is that of the group."""
     changed = [record for record in seeded.records(env="guess_number") if len(record["steps"]) > 1][:1]
     seeded.change(changed, lambda record: record["messages"][2].update(content="warm"))
-    assert_clean(seeded.check())
-
-
-def test_games_are_clean(games):
-    """Seats have other prompts than each other, and agree about the game."""
-    assert_clean(games.check())
+    assert not seeded.outcome("group_prompts")[0]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +109,9 @@ def test_seats_that_disagree(games, fault, different):
     """The records of one episode are of two games."""
     seats = games.records(episode=3)
     games.change(seats[:1], fault)
-    report = games.check(only=["alignment"])
-    assert_one(report, "seats_disagree", ids_of(seats), also=["group_tasks"] if different == "task" else [])
-    assert different in with_message("seats_disagree", report).data["different"]
+    also = ["group_tasks"] if different == "task" else []
+    finding = assert_seeded(games, "seats_disagree", ids_of(seats), also)
+    assert different in finding.data["different"]
 
 
 def test_a_seat_with_the_reward_of_another(games):
@@ -128,7 +123,7 @@ def test_a_seat_with_the_reward_of_another(games):
         record["steps"][-1].update(reward=1.0, env_reward=1.0, reward_data={"game_reward": 1.0})
 
     games.change([loser], win)
-    assert_one(games.check(), "seats_disagree", [loser["id"]])
+    assert_seeded(games, "seats_disagree", [loser["id"]])
 
 
 def test_retried_seats_are_left_out(games):
@@ -137,30 +132,29 @@ def test_retried_seats_are_left_out(games):
         games.records(episode=3)[:1],
         lambda record: record.update(status="error", stop_reason="error", reward=None, task_data={"heap": 1}),
     )
-    assert "seats_disagree" not in found(games.check())
+    assert not games.outcome("seats_disagree")[0]
 
 
-LOW_SAMPLE = CheckSettings(audits={"repeated_responses": AuditSettings(min_sample=4)})
+LOW_SAMPLE = own_settings("repeated_responses", min_sample=4)
 
 
 def lengthen(record):
     """Make the response long, and its own."""
     message = response_of(record)
-    message["content"] = f"{record['id']} {'and so on ' * 30}{message['content']}"
+    message["content"] = f"{prose(int(record['id'], 16), 60)} {message['content']}"
 
 
 def test_responses_that_repeat(seeded):
     """A batch in which one completion was recorded for the whole group."""
     seeded.change(seeded.records(env="arithmetic"), lengthen)
-    assert not found(seeded.check(only=["repeated_responses"]))
+    assert found(seeded.check()) == {}
     group = of_group(seeded, "arithmetic", 3)
     text = response_of(group[0])["content"]
     seeded.change(group[1:], lambda record: response_of(record).update(content=text))
-    report = seeded.check()
-    assert found(report)["repeated_responses"] == set(ids_of(group))
-    assert with_message("repeated_responses", report).data == {"count": 4, "of": 32, "iterations": [0]}
-    lenient = CheckSettings(audits={"repeated_responses": AuditSettings(threshold=4 / 32)})
-    assert not found(seeded.check(lenient, only=["repeated_responses"]))
+    # The rewards are still those of the completions that were lost.
+    finding = assert_seeded(seeded, "repeated_responses", ids_of(group), also=["inconsistent_rewards"])
+    assert finding.data == {"count": 4, "of": 32, "iterations": [0]}
+    assert passes(seeded, "repeated_responses", threshold=4 / 32) is None
 
 
 def test_greedy_and_short_responses_may_repeat(seeded):
@@ -168,48 +162,43 @@ def test_greedy_and_short_responses_may_repeat(seeded):
     group = of_group(seeded, "arithmetic", 3)
     text = "x" * 199
     seeded.change(group, lambda record: response_of(record).update(content=text))
-    assert not found(seeded.check(LOW_SAMPLE, only=["repeated_responses"]))
+    assert not seeded.outcome("repeated_responses", LOW_SAMPLE)[0]
     seeded.change(group, lambda record: response_of(record).update(content=text + "x"))
-    assert found(seeded.check(LOW_SAMPLE, only=["repeated_responses"]))["repeated_responses"] == set(ids_of(group))
+    [finding], _ = seeded.outcome("repeated_responses", LOW_SAMPLE)
+    assert {*finding.rollouts} == {*ids_of(group)}
 
     def greedy(record):
         record["sampling"] = [{"temperature": 0.0}]
         record["steps"][0]["sampling"] = 0
 
     seeded.change(group, greedy)
-    assert not found(seeded.check(LOW_SAMPLE, only=["repeated_responses"]))
+    assert not seeded.outcome("repeated_responses", LOW_SAMPLE)[0]
 
 
 def test_few_long_responses_are_too_little_data(seeded):
     """The clean run has some, and the audit says that they are not enough."""
-    report = seeded.check(only=["repeated_responses"])
-    assert "too little data" in report.results[0].note
+    assert "too little data" in passes(seeded, "repeated_responses")
 
 
 def test_responses_under_other_prompts(seeded):
-    """The completions of two groups were exchanged."""
-    one, other = (
-        [record for record in of_group(seeded, "preference", number) if len(response_of(record)["content"]) > 100]
-        for number in (1, 4)
-    )
-    pairs = list(zip(one, other, strict=False))
+    """The completions of two groups were exchanged, and of another two."""
+    pairs = []
+    for numbers in ((1, 4), (6, 7)):
+        one, other = (
+            [record for record in of_group(seeded, "preference", number) if len(response_of(record)["content"]) > 100]
+            for number in numbers
+        )
+        pairs += list(zip(one, other, strict=False))
     texts = {}
     for first, second in pairs:
         texts[first["id"]], texts[second["id"]] = response_of(second)["content"], response_of(first)["content"]
     seeded.change(
-        [record for pair in pairs for record in pair],
-        lambda record: response_of(record).update(content=texts[record["id"]]),
+        lambda record: record["id"] in texts, lambda record: response_of(record).update(content=texts[record["id"]])
     )
-    settings = CheckSettings(audits={"response_to_other_prompt": AuditSettings(threshold=0.05)})
-    report = seeded.check(settings)
-    assert_one(report, "response_to_other_prompt", texts)
-    finding = with_message("response_to_other_prompt", report)
+    finding = assert_seeded(seeded, "response_to_other_prompt", texts)
     assert finding.data["iterations"] == [0]
-    share = finding.data["count"] / finding.data["of"]
-    lenient = CheckSettings(audits={"response_to_other_prompt": AuditSettings(threshold=share)})
-    assert_clean(seeded.check(lenient, only=["response_to_other_prompt"]))
-    strict = CheckSettings(audits={"response_to_other_prompt": AuditSettings(min_sample=finding.data["of"] + 1)})
-    assert "too little data" in seeded.check(strict, only=["response_to_other_prompt"]).results[0].note
+    assert passes(seeded, "response_to_other_prompt", threshold=len(texts) / finding.data["of"]) is None
+    assert "too little data" in passes(seeded, "response_to_other_prompt", min_sample=finding.data["of"] + 1)
 
 
 def advantages(run, formula):
@@ -218,6 +207,12 @@ def advantages(run, formula):
     for group in groups_of(run):
         values |= dict(zip(ids_of(group), formula([record["reward"] for record in group]), strict=True))
     return values
+
+
+def advantage_findings(run):
+    """By audit of advantages with findings, the rollouts that they name."""
+    outcomes = {audit: run.outcome(audit)[0] for audit in AUDITS}
+    return {audit: {id_ for one in some for id_ in one.rollouts} for audit, some in outcomes.items() if some}
 
 
 def centred(rewards):
@@ -244,12 +239,12 @@ def test_advantages_of_another_group(sums, name):
     """Whatever formula was used, the group that does not follow it is found."""
     values = advantages(sums, FORMULAS[name])
     sums.score(values, "advantage")
-    assert_clean(sums.check(only=["alignment"]))
+    assert not advantage_findings(sums)
     group = group_with(sums, 2)
     ids = ids_of(group)
     turned = ids[1:] + ids[:1] if group[0]["reward"] != group[-1]["reward"] else ids[::-1]
     sums.score({rollout: values[other] for rollout, other in zip(ids, turned, strict=True)}, "advantage")
-    names = found(sums.check(only=["alignment"]))
+    names = advantage_findings(sums)
     assert names.pop("advantage_mismatch") == set(ids)
     assert names.keys() <= {"advantage_sign"}  # of two right answers in four, turned ones may be upside down
 
@@ -264,8 +259,7 @@ def test_leave_one_out_in_groups_of_different_sizes(tmp_path):
                 rollout.end()
                 others = [float(other == 0) for other in range(size) if other != index]
                 run.score(rollout.id, "advantage", float(index == 0) - statistics.mean(others))
-    audits = ["advantage_mismatch", "advantage_formula", "advantage_sign"]
-    report = SeededRun(tmp_path / "run", tmp_path / "copy").check(only=audits)
+    report = SeededRun(tmp_path / "run", tmp_path / "copy").check(only=AUDITS)
     assert not found(report)
     assert not any(result.note for result in report.results)
 
@@ -276,7 +270,7 @@ def test_an_advantage_where_all_rewards_are_equal(sums):
     sums.score(values, "advantage")
     group = group_with(sums, 1)
     sums.score({group[0]["id"]: 0.5}, "advantage")
-    assert_one(sums.check(), "advantage_mismatch", ids_of(group))
+    assert_seeded(sums, "advantage_mismatch", ids_of(group))
 
 
 def test_advantages_with_the_wrong_sign(sums):
@@ -285,7 +279,7 @@ def test_advantages_with_the_wrong_sign(sums):
     sums.score(values, "advantage")
     group = group_with(sums, 2)
     sums.score({rollout: -values[rollout] for rollout in ids_of(group)}, "advantage")
-    assert_one(sums.check(), "advantage_sign", ids_of(group), also=["advantage_mismatch"])
+    assert_seeded(sums, "advantage_sign", ids_of(group), also=["advantage_mismatch"])
 
 
 def test_advantages_that_follow_nothing(sums):
@@ -293,22 +287,19 @@ def test_advantages_that_follow_nothing(sums):
     values = advantages(sums, centred)
     shifted = dict(zip(values, [*list(values.values())[1:], 0.0], strict=True))
     sums.score(shifted, "advantage")
-    report = sums.check()
-    assert "advantage_formula" in found(report)
-    finding = with_message("advantage_formula", report)
-    assert set(finding.rollouts) <= values.keys()
+    ids = [id_ for group in groups_of(sums) if len({one["reward"] for one in group}) > 1 for id_ in ids_of(group)]
+    # In some groups they happen to be upside down.
+    finding = assert_seeded(sums, "advantage_formula", ids[:10], also=["advantage_sign"])
     assert finding.data["share"] < 0.5
-    assert found(report).keys() - {"advantage_formula"} <= {"advantage_sign"}
     lenient = CheckSettings(audits={"advantage_formula": AuditSettings(threshold=finding.data["share"])})
-    assert not found(sums.check(lenient, only=["advantage_formula"]))
+    assert not sums.outcome("advantage_formula", lenient)[0]
     strict = CheckSettings(audits={"advantage_formula": AuditSettings(min_sample=1000)})
-    assert "too little data" in sums.check(strict, only=["advantage_formula"]).results[0].note
+    assert "too little data" in sums.outcome("advantage_formula", strict)[1]
 
 
 def test_without_advantages_the_audits_say_so(sums):
     """Nothing was compared."""
-    report = sums.check(only=["advantage_mismatch", "advantage_formula", "advantage_sign"])
-    assert all("no advantages" in result.note for result in report.results)
+    assert all("no advantages" in sums.outcome(audit)[1] for audit in AUDITS)
 
 
 def test_hostile_records(tmp_path):

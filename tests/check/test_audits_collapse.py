@@ -1,15 +1,12 @@
 """One sign of reward hacking or collapse at a time: what finds it, and which rollouts it names."""
 
-import random
-
 import pytest
 
 from rolltrace.check.audit import MAX_EXAMPLES
 from rolltrace.check.settings import CheckSettings
-from seeded_runs import SeededRun, assert_seeded, passes, response_of, set_reward
+from seeded_runs import SeededRun, assert_seeded, passes, prose, response_of, set_reward
 
 LAST = 5
-WORDS = [f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "re", "so", "ti") for second in "bdfgklmnprst"]
 
 
 def say(series: SeededRun, records, text) -> list[str]:
@@ -29,9 +26,10 @@ def first(records) -> list[str]:
     return [one["id"] for one in sorted(records, key=lambda one: (one["group"], one["index"]))][:MAX_EXAMPLES]
 
 
-def prose(number: int, words: int = 120) -> str:
-    """Text that has nothing in common with that of another number."""
-    return " ".join(random.Random(number).choices(WORDS, k=words))
+def longest(series: SeededRun, iteration) -> list[str]:
+    """The ids of the longest responses of an iteration: as many as a finding names."""
+    lengths = {one["id"]: len(response_of(one)["content"]) for one in series.records(iteration=iteration)}
+    return sorted(lengths, key=lambda id_: (-lengths[id_], id_))[:MAX_EXAMPLES]
 
 
 def notes_without_text(series: SeededRun, audits) -> dict[str, str | None]:
@@ -119,8 +117,7 @@ def test_length_drift(series: SeededRun):
     """Responses grow by about a half from iteration to iteration."""
     for iteration in range(1, 6):
         say(series, series.records(iteration=iteration), lambda number, it=iteration: prose(number, 4 * it))
-    report = series.check(only=["length_drift"])
-    [finding] = report.results[0].findings
+    finding = assert_seeded(series, "length_drift", longest(series, LAST))
     assert finding.address == "train/arithmetic"
     assert finding.data["after"] > 2 * finding.data["before"]
     assert passes(series, "length_drift", threshold=20.0) is None
@@ -130,12 +127,13 @@ def test_length_drift(series: SeededRun):
 def test_sudden_jump_of_the_reward(series: SeededRun):
     """In one iteration, one member in four is right, and otherwise three."""
     series.change(lambda one: True, lambda one: set_reward(one, float((one["index"] == 3) == (one["iteration"] == 3))))
-    report = assert_seeded(series, "sudden_jump", [])
-    findings = next(result for result in report.results if result.audit == "sudden_jump").findings
-    assert [(one.address, one.subject) for one in findings] == [
-        ("train/arithmetic/3", "reward"),
-        ("train/arithmetic/4", "reward"),
-    ]
+    down, up = (
+        sorted(one["id"] for one in series.records(iteration=iteration) if one["reward"] == reward)[:MAX_EXAMPLES]
+        for iteration, reward in ((3, 0.0), (4, 1.0))
+    )
+    # The index decides, not the response, so that the same response has both rewards.
+    finding = assert_seeded(series, "sudden_jump", [*down, *up], also=["inconsistent_rewards"])
+    assert (finding.address, finding.subject, finding.rollouts) == ("train/arithmetic/4", "reward", tuple(up))
     assert passes(series, "sudden_jump", threshold=10.0) is None
     assert passes(series, "sudden_jump", min_sample=17) == (
         "too little data: 16 groups in an iteration, at least 17 needed"
@@ -145,8 +143,7 @@ def test_sudden_jump_of_the_reward(series: SeededRun):
 def test_sudden_jump_of_the_length(series: SeededRun):
     """From one iteration on, responses are much longer."""
     say(series, [one for one in series.records() if one["iteration"] > 3], prose)
-    report = assert_seeded(series, "sudden_jump", [], also=["length_drift"])
-    [finding] = next(result for result in report.results if result.audit == "sudden_jump").findings
+    finding = assert_seeded(series, "sudden_jump", longest(series, 4), also=["length_drift"])
     assert (finding.address, finding.subject) == ("train/arithmetic/4", "length")
 
 
@@ -156,8 +153,7 @@ def test_script_change(series: SeededRun):
     records = series.records(iteration=4)[:10]
     say(series, series.records(iteration=3)[:1], "да")  # too little to be reported
     say(series, [*records, *series.records(iteration=LAST)[:10]], text)
-    report = assert_seeded(series, "script_change", [one["id"] for one in records])
-    [finding] = next(result for result in report.results if result.audit == "script_change").findings
+    finding = assert_seeded(series, "script_change", [one["id"] for one in records])
     assert (finding.address, finding.subject) == ("train/arithmetic/4", "cyrillic")
     assert passes(series, "script_change", threshold=0.5) is None
     assert "too little data" in passes(series, "script_change", min_sample=65)
@@ -173,15 +169,11 @@ def test_a_script_that_was_always_there_is_no_change(series: SeededRun):
 def test_measure_falls(series: SeededRun, source):
     """The reward rises over the iterations, and the measure falls."""
     settings = CheckSettings(measure="quality")
-
-    def outcome(settings=settings):
-        [result] = series.check(settings, only=["measure_falls"]).results
-        return result
-
     if source == "split":
         series.change(lambda one: one["index"] >= 2, lambda one: one.update(split="quality", index=one["index"] - 2))
-    assert not outcome().count
-    assert ("nothing named quality" in (outcome().note or "")) == (source != "split")
+    findings, note = series.outcome("measure_falls", settings)
+    assert not findings
+    assert ("nothing named quality" in (note or "")) == (source != "split")
     series.change(lambda one: one["split"] == "train", lambda one: set_reward(one, rising(one)))
     falling = {
         one["id"]: float(number % 6 > one["iteration"])
@@ -194,11 +186,12 @@ def test_measure_falls(series: SeededRun, source):
         series.change(lambda one: True, lambda one: one["metrics"].update(quality=falling[one["id"]]))
     else:
         series.change(lambda one: one["split"] == "quality", lambda one: set_reward(one, falling[one["id"]]))
-    result = outcome()
-    [finding] = result.findings
-    assert (finding.address, finding.subject) == ("train/arithmetic", "quality")
     best = [one["id"] for one in series.records(iteration=LAST, split="train") if one["reward"] == 1.0]
-    assert {*finding.rollouts} == {*sorted(best)[:5]}
+    # At the end most groups have the highest reward. If half of each group is the evaluation, it is of the same tasks.
+    also = ["groups_without_signal", "small_effective_batch"]
+    also += ["evaluation_task_in_training"] if source == "split" else []
+    finding = assert_seeded(series, "measure_falls", sorted(best)[:MAX_EXAMPLES], also, settings)
+    assert (finding.address, finding.subject) == ("train/arithmetic", "quality")
     assert passes(series, "measure_falls") == "no independent measure is set: `measure` in the settings"
 
 
@@ -214,14 +207,14 @@ def test_a_measure_that_follows_the_reward(series: SeededRun):
     series.score(rewards, "quality")
     series.score({id_: float(number % 2) for number, id_ in enumerate(rewards)}, "chance")
     for name in ("quality", "chance"):
-        assert not series.check(CheckSettings(measure=name), only=["measure_falls"]).with_findings
+        assert series.outcome("measure_falls", CheckSettings(measure=name)) == ([], None)
 
 
 def test_a_measure_that_falls_with_the_reward(series: SeededRun):
     """Both fall: the policy gets worse, and nothing is exploited."""
     series.change(lambda one: True, lambda one: set_reward(one, 1.0 - rising(one)))
     series.score({one["id"]: one["reward"] for one in series.records()}, "quality")
-    assert not series.check(CheckSettings(measure="quality"), only=["measure_falls"]).with_findings
+    assert series.outcome("measure_falls", CheckSettings(measure="quality")) == ([], None)
 
 
 def test_hashed_texts_are_not_judged(series: SeededRun):

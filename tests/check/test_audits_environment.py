@@ -5,11 +5,19 @@ import pytest
 from rolltrace.check.audit import MAX_EXAMPLES
 from rolltrace.check.check_run import IterationChecker
 from rolltrace.check.settings import AuditSettings, CheckSettings
-from seeded_runs import SeededRun, assert_found, found, play_clean, response_of
+from seeded_runs import SeededRun, assert_seeded, found, passes, play_clean, response_of
 
 
 def first(ids):
     return sorted(ids)[:MAX_EXAMPLES]
+
+
+def first_of_tasks(seeded: SeededRun) -> dict[str, str]:
+    """By task, its first rollout, which stands for it in findings about tasks."""
+    firsts: dict[str, str] = {}
+    for one in seeded.records(env="arithmetic"):
+        firsts[one["task"]] = min(one["id"], firsts.get(one["task"], one["id"]))
+    return firsts
 
 
 def test_answer_in_prompt(seeded: SeededRun):
@@ -19,25 +27,20 @@ def test_answer_in_prompt(seeded: SeededRun):
         record["messages"][0]["content"] += f"\n(The answer is {record['task_data']['answer']}.)"
 
     seeded.change(seeded.records(env="arithmetic"), leak)
-    report = seeded.check()
-    [finding] = next(result.findings for result in report.results if result.audit == "answer_in_prompt")
+    finding = assert_seeded(seeded, "answer_in_prompt", first(first_of_tasks(seeded).values()))
     assert (finding.address, finding.data["of"]) == ("train/arithmetic", 24)
-    assert len(finding.rollouts) == MAX_EXAMPLES
-    assert {one["id"] for one in seeded.records(env="arithmetic")} >= set(finding.rollouts)
-    assert found(report).keys() == {"answer_in_prompt"}
 
 
 def test_answers_that_are_in_every_prompt_are_chance(seeded: SeededRun):
     """As the letters of multiple choice: another task's answer is in the prompt as often."""
     seeded.change(seeded.records(env="arithmetic"), lambda record: record["task_data"].update(answer="Answer"))
-    assert "answer_in_prompt" not in found(seeded.check(only=["environment"]))
+    assert passes(seeded, "answer_in_prompt") is None
 
 
 def test_few_tasks_are_too_few(seeded: SeededRun):
     """It says so instead of judging."""
-    settings = CheckSettings(audits={"answer_in_prompt": AuditSettings(min_sample=500)})
-    [result] = seeded.check(settings, only=["answer_in_prompt"]).results
-    assert result.note == "too little data: 24 tasks, at least 500 needed"
+    note = passes(seeded, "answer_in_prompt", min_sample=500)
+    assert note == "too little data: 24 tasks, at least 500 needed"
 
 
 def test_history_not_continued(seeded: SeededRun):
@@ -51,9 +54,9 @@ def test_history_not_continued(seeded: SeededRun):
         record["steps"][1]["prompt"] = [[end - 1, end], [1, last]]
 
     [changed] = seeded.change([broken], edit)
-    assert_found(seeded.check(), "history_not_continued", [changed])
+    assert_seeded(seeded, "history_not_continued", [changed])
     declared = CheckSettings(replaces_history=("guess_number",))
-    assert "history_not_continued" not in found(seeded.check(declared))
+    assert found(seeded.check(declared, only=["history_not_continued"])) == {}
 
 
 def test_a_message_that_is_stored_twice_continues(seeded: SeededRun):
@@ -67,7 +70,7 @@ def test_a_message_that_is_stored_twice_continues(seeded: SeededRun):
         record["steps"][1]["prompt"] = [[end - 1, end], [1, last]]
 
     seeded.change([one], repeat)
-    assert "history_not_continued" not in found(seeded.check(only=["environment"]))
+    assert found(seeded.check(only=["history_not_continued"])) == {}
 
 
 def test_tool_result_without_call(seeded: SeededRun):
@@ -78,7 +81,7 @@ def test_tool_result_without_call(seeded: SeededRun):
         next(one for one in record["messages"] if one["role"] == "tool")["tool_call_id"] = "call_9"
 
     changed = seeded.change([record], rename)
-    assert_found(seeded.check(), "tool_result_without_call", changed, also=["tool_call_without_result"])
+    assert_seeded(seeded, "tool_result_without_call", changed, also=["tool_call_without_result"])
 
 
 def test_calls_without_ids_are_answered_by_any_result(seeded: SeededRun):
@@ -103,16 +106,15 @@ def test_tool_call_without_result(seeded: SeededRun):
         tool.update(role="user", tool_call_id=None, name=None)
 
     changed = seeded.change([record], remove)
-    assert_found(seeded.check(), "tool_call_without_result", changed)
+    assert_seeded(seeded, "tool_call_without_result", changed)
 
 
 def test_tool_errors(seeded: SeededRun):
     """Half of the calls fail."""
     records = [one for one in seeded.records(env="calculator") if one["steps"][0]["metrics"].get("tool_calls")]
     chosen = seeded.change(records[::2], lambda record: record["steps"][0]["metrics"].update(tool_errors=1))
-    assert_found(seeded.check(), "tool_errors", first(chosen))
-    lenient = CheckSettings(audits={"tool_errors": AuditSettings(threshold=0.6)})
-    assert found(seeded.check(lenient)) == {}
+    assert_seeded(seeded, "tool_errors", first(chosen))
+    assert passes(seeded, "tool_errors", threshold=0.6) is None
 
 
 def test_env_failures(seeded: SeededRun):
@@ -123,14 +125,14 @@ def test_env_failures(seeded: SeededRun):
         record.update(status="error", stop_reason="error", stopped_by="runner", error=error, reward=None)
 
     chosen = seeded.change(seeded.records(env="arithmetic")[::10], fail)
-    assert_found(seeded.check(), "env_failures", chosen)
+    assert_seeded(seeded, "env_failures", chosen)
 
 
 def test_only_limits_end_episodes(seeded: SeededRun):
     """Every episode of one env ends at the limit of turns."""
     records = seeded.records(env="guess_number")
     seeded.change(records, lambda record: record.update(stop_reason="max_turns", stopped_by="runner"))
-    assert_found(seeded.check(), "only_limits_end_episodes", first(one["id"] for one in records))
+    assert_seeded(seeded, "only_limits_end_episodes", first(one["id"] for one in records))
 
 
 def test_same_task_twice(seeded: SeededRun):
@@ -146,11 +148,11 @@ def test_same_task_twice(seeded: SeededRun):
         record["task_data"] = data
 
     seeded.change([one for one in records if one["task"] in copy_of], copy)
-    report = seeded.check()
-    [finding] = next(result.findings for result in report.results if result.audit == "same_task_twice")
-    different = {one["messages"][0]["content"] for one in seeded.records(env="arithmetic")}
-    assert (finding.data["count"], finding.data["of"]) == (24 - len(different), 24)
-    assert found(report).keys() == {"same_task_twice"}
+    now = {one["task"]: one["messages"][0]["content"] for one in seeded.records(env="arithmetic")}
+    repeats = [task for number, task in enumerate(tasks) if now[task] in [now[other] for other in tasks[:number]]]
+    firsts = first_of_tasks(seeded)
+    finding = assert_seeded(seeded, "same_task_twice", first(firsts[task] for task in repeats))
+    assert (finding.data["count"], finding.data["of"]) == (len(repeats), 24)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -169,8 +171,7 @@ def test_evaluation_task_in_training(seeded: SeededRun, by_name: bool):
             record["messages"][0]["content"] += " "
 
     changed = seeded.change(group, move)
-    report = seeded.check()
-    assert_found(report, "evaluation_task_in_training", [min(changed)])
+    assert_seeded(seeded, "evaluation_task_in_training", [min(changed)])
 
 
 def test_one_iteration_alone_is_judged(seeded: SeededRun):

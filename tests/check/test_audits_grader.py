@@ -2,7 +2,8 @@
 
 import pytest
 
-from seeded_runs import SeededRun, assert_seeded, found, passes
+from rolltrace.check.settings import CheckSettings
+from seeded_runs import SeededRun, assert_seeded, passes, response_of
 
 RUBRIC, PREFERENCE = "rubric", "preference"
 
@@ -40,9 +41,10 @@ def test_position_bias(seeded: SeededRun):
 
 
 def test_bias_for_the_second_position(seeded: SeededRun):
-    """Three of four times, so that both orders often agree."""
+    """Two of three times, so that both orders often agree."""
     decide(seeded, lambda row, column: 0.5 if row > column and (row + column) % 2 else -0.5)
-    assert found(seeded.check(only=["position_bias"])).keys() == {"position_bias"}
+    findings, _ = seeded.outcome("position_bias", CheckSettings())
+    assert [one.message for one in findings] == ["the second answer won 192 of 288 comparisons"]
 
 
 def test_order_disagreement(seeded: SeededRun):
@@ -55,9 +57,8 @@ def test_order_disagreement(seeded: SeededRun):
 
 def test_frequent_ties(seeded: SeededRun):
     """The judge decides only between the first and the last member."""
-    decide(seeded, lambda row, column: {(0, 3): 0.5, (3, 0): -0.5}.get((row, column), 0.0))
-    report = assert_seeded(seeded, "frequent_ties", [])
-    [finding] = next(result for result in report.results if result.audit == "frequent_ties").findings
+    scores = decide(seeded, lambda row, column: {(0, 3): 0.5, (3, 0): -0.5}.get((row, column), 0.0))
+    finding = assert_seeded(seeded, "frequent_ties", first_group(scores))
     assert (finding.address, finding.data["count"], finding.data["of"]) == ("train/preference", 240, 288)
     assert passes(seeded, "frequent_ties", threshold=0.9) is None
     assert "too little data" in passes(seeded, "frequent_ties", min_sample=1000)
@@ -70,9 +71,8 @@ def test_matrices_that_are_none(seeded: SeededRun):
     seeded.change(
         matrices(seeded), lambda one: one["data"]["extra"].update(matrix=odd[numbers[one["id"]] % len(odd)]), "scores"
     )
-    for result in seeded.check(only=["position_bias", "order_disagreement", "frequent_ties"]).results:
-        assert (result.count, result.error) == (0, None)
-        assert result.note.startswith(("no judge", "too little data: 0"))
+    for audit in ("position_bias", "order_disagreement", "frequent_ties"):
+        assert passes(seeded, audit).startswith(("no judge", "too little data: 0"))
 
 
 def score_criteria(seeded: SeededRun, score) -> list[str]:
@@ -97,8 +97,8 @@ def test_piled_scores(seeded: SeededRun):
     """Almost all scores are 0.8."""
     ids = score_criteria(seeded, lambda one, number: 0.1 if number % 20 == 0 else 0.8)
     expected = sorted(id_ for number, id_ in enumerate(ids) if number % 20)
-    report = assert_seeded(seeded, "piled_scores", {*expected[:10]})
-    assert report.with_findings
+    # Most groups have the same scores for all members, and then no signal.
+    assert_seeded(seeded, "piled_scores", expected[:10], also=["small_effective_batch"])
     assert passes(seeded, "piled_scores", threshold=0.99) is None
     assert "too little data" in passes(seeded, "piled_scores", min_sample=1000)
 
@@ -134,11 +134,13 @@ def test_unreadable_replies(seeded: SeededRun):
 
 def test_a_judge_that_follows_length(seeded: SeededRun):
     """The longest response of each group gets the highest reward."""
-    lengths = {
-        one["id"]: sum(len(message["content"]) for message in one["messages"] if message["role"] == "assistant")
-        for one in seeded.records(env=PREFERENCE)
-    }
-    assert lengths
+    records = seeded.records(env=PREFERENCE)
+    lengths = {one["id"]: len(response_of(one)["content"]) for one in records}
+    groups: dict[tuple, list[int]] = {}
+    for one in records:
+        groups.setdefault((one["iteration"], one["group"]), []).append(lengths[one["id"]])
+    # The longest of its group: it has the highest rank if no other is as long.
+    longest = [one["id"] for one in records if sorted(groups[one["iteration"], one["group"]])[-2] < lengths[one["id"]]]
 
     def change(record):
         reward = lengths[record["rollout"]] / 1000
@@ -146,14 +148,9 @@ def test_a_judge_that_follows_length(seeded: SeededRun):
         record["value"] = data["group_grade"] = data["reward_data"]["preference"] = reward
 
     seeded.change(lambda one: one["name"] == "reward" and one["rollout"] in lengths, change, "scores")
-    report = seeded.check()
-    [result] = [one for one in report.results if one.audit == "judge_follows_length"]
-    [finding] = result.findings
-    assert finding.address == "train/preference"
-    assert finding.data["of"] == 96
+    finding = assert_seeded(seeded, "judge_follows_length", sorted(longest)[:10])
+    assert (finding.address, finding.data["of"]) == ("train/preference", 96)
     assert finding.data["correlation"] == pytest.approx(1.0)
-    assert {*finding.rollouts} <= lengths.keys()
-    assert_seeded(seeded, "judge_follows_length", finding.rollouts)
     assert passes(seeded, "judge_follows_length", threshold=1.0) is None
     assert "too little data" in passes(seeded, "judge_follows_length", min_sample=1000)
 

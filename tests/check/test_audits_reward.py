@@ -1,11 +1,9 @@
 """Seeded faults of rewards: terms, weights, ranges, texts in place of numbers, and graders that are not consistent."""
 
-from functools import partial
-
 import pytest
 
-from rolltrace.check.settings import AuditSettings, CheckSettings
-from seeded_runs import SeededRun, assert_clean, assert_no_error_besides, found, play_clean
+from rolltrace.check.settings import CheckSettings
+from seeded_runs import SeededRun, assert_seeded, checked_clean, found, own_settings, passes, play_clean
 
 FAMILY = ["reward"]
 
@@ -13,27 +11,14 @@ FAMILY = ["reward"]
 @pytest.fixture(scope="module")
 def clean_sums(tmp_path_factory):
     """A run by the real runner whose grader states its weights."""
-    return play_clean(tmp_path_factory.mktemp("weighted") / "run", {"check.weighted_sums:WeightedSums": {}})
+    path = tmp_path_factory.mktemp("weighted") / "run"
+    return checked_clean(play_clean(path, {"check.weighted_sums:WeightedSums": {}}))
 
 
 @pytest.fixture
 def sums(tmp_path, clean_sums):
     """A copy of that run, to be given a fault."""
     return SeededRun(clean_sums, tmp_path / "sums")
-
-
-assert_one = partial(assert_no_error_besides, family="reward")
-
-
-def settings_for(audit, **values):
-    """Settings of one audit."""
-    return CheckSettings(audits={audit: AuditSettings(**values)})
-
-
-def finding_of(report, audit):
-    """The only finding of an audit."""
-    [finding] = next(result for result in report.results if result.audit == audit).findings
-    return finding
 
 
 def ids_of(records):
@@ -59,9 +44,7 @@ def set_grade(record, reward):
 
 def test_a_run_with_weights_is_clean(sums):
     """The terms explain the grades, and are within the declared range."""
-    report = sums.check()
-    assert_clean(report)
-    assert not any(result.note and "weights" in result.note for result in report.results)
+    assert sums.outcome("unexplained_reward") == ([], None)
     assert sums.records()[0]["reward_min"] == -2.0
 
 
@@ -69,9 +52,8 @@ def test_a_grade_that_its_terms_do_not_explain(sums):
     """Something was added that is not recorded."""
     [record] = changed = sums.records()[5:6]
     sums.change(changed, lambda one: set_grade(one, one["grade"]["reward"] + 0.01))
-    report = sums.check()
-    assert_one(report, "unexplained_reward", ids_of(changed))
-    data = finding_of(report, "unexplained_reward").data
+    finding = assert_seeded(sums, "unexplained_reward", ids_of(changed))
+    data = finding.data
     assert (data["count"], data["of"], data["sum"]) == (1, 96, pytest.approx(record["grade"]["reward"]))
 
 
@@ -82,23 +64,20 @@ def test_a_step_that_its_terms_do_not_explain(seeded):
     assert not found(seeded.check(only=FAMILY))
     right = [record for record in records if record["reward"] == 1][3]
     seeded.change([right], lambda one: one["steps"][-1].update(reward_weights={"correct": 0.5}))
-    assert_one(seeded.check(), "unexplained_reward", [right["id"]])
+    assert_seeded(seeded, "unexplained_reward", [right["id"]])
 
 
 def test_without_weights_nothing_is_explained(seeded):
     """The report says why."""
-    assert seeded.check(only=["unexplained_reward"]).results[0].note == "no weights of terms are recorded"
+    assert seeded.outcome("unexplained_reward")[1] == "no weights of terms are recorded"
 
 
 def test_a_reward_outside_the_range_of_its_builder(seeded):
     """The builder of arithmetic declares −0.1 to 1."""
     changed = seeded.records(env="arithmetic")[7:8]
     seeded.change(changed, lambda one: set_reward(one, 1.5))
-    report = seeded.check()
-    assert_one(report, "reward_out_of_range", ids_of(changed))
-    assert finding_of(report, "reward_out_of_range").message == (
-        "expected rewards from -0.1 to 1, 1 of 96 are outside; the first is 1.5"
-    )
+    finding = assert_seeded(seeded, "reward_out_of_range", ids_of(changed))
+    assert finding.message == ("expected rewards from -0.1 to 1, 1 of 96 are outside; the first is 1.5")
 
 
 def test_a_limit_may_charge_more_than_the_builder_declares(seeded):
@@ -110,36 +89,36 @@ def test_a_limit_may_charge_more_than_the_builder_declares(seeded):
         record["steps"][-1]["env_reward"] = None
 
     seeded.change(changed, charge)
-    assert not found(seeded.check(only=["reward_out_of_range"]))
+    assert not seeded.outcome("reward_out_of_range")[0]
     declared = CheckSettings(reward_range={"arithmetic": (-1, 1)})
-    assert found(seeded.check(declared, only=["reward_out_of_range"])) == {"reward_out_of_range": set(ids_of(changed))}
+    [finding], _ = seeded.outcome("reward_out_of_range", declared)
+    assert finding.rollouts == tuple(ids_of(changed))
 
 
 def test_a_range_in_the_settings_counts_before_the_builder_s(seeded):
     """Here calculator may only give 0, and all others anything."""
     declared = CheckSettings(reward_range={"calculator": (0, 0), "*": (-100, 100)})
     wrong = [record["id"] for record in seeded.records(env="calculator") if record["reward"] == 1]
-    [result] = seeded.check(declared, only=["reward_out_of_range"]).results
-    assert result.findings[0].data["count"] == len(wrong)
-    assert result.findings[0].rollouts == tuple(sorted(wrong)[:10])
+    [finding], _ = seeded.outcome("reward_out_of_range", declared)
+    assert (finding.data["count"], finding.rollouts) == (len(wrong), tuple(sorted(wrong)[:10]))
 
 
 def test_rewards_that_are_all_the_same(seeded):
     """A grader that always fails."""
     records = seeded.records(env="calculator")
     seeded.change(records, lambda one: set_reward(one, 0.0))
-    report = seeded.check(settings_for("constant_reward", min_sample=96))
-    assert_one(report, "constant_reward", sorted(ids_of(records))[:10])
-    assert finding_of(report, "constant_reward").data == {"value": 0.0, "of": 96, "tasks": 24}
+    low = own_settings("constant_reward", min_sample=96)
+    ids = sorted(ids_of(records))[:10]
+    finding = assert_seeded(seeded, "constant_reward", ids, also=["small_effective_batch"], settings=low)
+    assert finding.data == {"value": 0.0, "of": 96, "tasks": 24}
     seeded.change(records[:1], lambda one: set_reward(one, 1.0))
-    assert not found(seeded.check(settings_for("constant_reward", min_sample=96), only=["constant_reward"]))
-    assert "too little data" in seeded.check(only=["constant_reward"]).results[0].note
+    assert not seeded.outcome("constant_reward", low)[0]
+    assert "too little data" in seeded.outcome("constant_reward")[1]
 
 
 def test_a_term_that_never_changes(seeded):
     """A check that always fails; in the clean run it fails now and then."""
-    low = settings_for("dead_reward_term", min_sample=97)  # guess_number has more turns than others have rollouts
-    assert not found(seeded.check(low, only=["dead_reward_term"]))
+    low = own_settings("dead_reward_term", min_sample=97)  # guess_number has more turns than others have rollouts
     records = seeded.records(env="guess_number")
 
     def never(record):
@@ -147,13 +126,9 @@ def test_a_term_that_never_changes(seeded):
             step["reward_data"]["unreadable"] = 0.0
 
     seeded.change(records, never)
-    report = seeded.check(low)
-    assert_one(report, "dead_reward_term", sorted(ids_of(records))[:10])
-    finding = finding_of(report, "dead_reward_term")
+    finding = assert_seeded(seeded, "dead_reward_term", sorted(ids_of(records))[:10], settings=low)
     assert (finding.subject, finding.address) == ("unreadable", "train/guess_number")
-    assert "too little data" in seeded.check(
-        settings_for("dead_reward_term", min_sample=1000), only=["dead_reward_term"]
-    ).results[0].note  # fmt: skip
+    assert "too little data" in passes(seeded, "dead_reward_term", min_sample=1000)
 
 
 def test_a_term_that_is_only_recorded_if_it_is_true(seeded):
@@ -165,8 +140,8 @@ def test_a_term_that_is_only_recorded_if_it_is_true(seeded):
 
     records = seeded.records(env="calculator")
     seeded.change(records, one_hot)
-    report = seeded.check(settings_for("dead_reward_term", min_sample=60), only=["dead_reward_term"])
-    [finding] = [one for one in report.results[0].findings if one.address == "train/calculator"]
+    findings, _ = seeded.outcome("dead_reward_term", own_settings("dead_reward_term", min_sample=60))
+    [finding] = [one for one in findings if one.address == "train/calculator"]
     assert finding.data["of"] < len(records)
     assert finding.subject == "correct"
 
@@ -183,25 +158,26 @@ def test_a_reward_for_the_format_only(sums):
         set_grade(record, 0.0)
 
     sums.change(records, format_only)
-    low = settings_for("single_term_reward", min_sample=96)
-    report = sums.check(low)
+    low = own_settings("single_term_reward", min_sample=96)
     # The index decides, not the response, so that the same response has both rewards.
-    assert_one(report, "single_term_reward", sorted(ids_of(records))[:10], also=["inconsistent_rewards"])
-    assert finding_of(report, "single_term_reward").data["other_terms"] == ["correct"]
-    assert "too little data" in sums.check(only=["single_term_reward"]).results[0].note
+    finding = assert_seeded(
+        sums, "single_term_reward", sorted(ids_of(records))[:10], also=["inconsistent_rewards"], settings=low
+    )
+    assert finding.data["other_terms"] == ["correct"]
+    assert "too little data" in sums.outcome("single_term_reward")[1]
     sums.change(records[:9:3], lambda one: set_reward(one, 0.9 * one["index"]))
-    assert not found(sums.check(low, only=["single_term_reward"]))
+    assert not sums.outcome("single_term_reward", low)[0]
 
 
 def test_a_reward_for_the_result_only_is_fine(seeded):
     """`correct` alone explains these rewards, as it should."""
-    assert not found(seeded.check(settings_for("single_term_reward", min_sample=10), only=["single_term_reward"]))
+    assert not seeded.outcome("single_term_reward", own_settings("single_term_reward", min_sample=10))[0]
 
 
 def test_a_penalty_that_dominates(sums):
     """The weight of the length is a thousand times too large."""
-    low = settings_for("dominant_penalty", min_sample=96)
-    assert not found(sums.check(low, only=["dominant_penalty"]))
+    low = own_settings("dominant_penalty", min_sample=96)
+    assert not sums.outcome("dominant_penalty", low)[0]
     records = sums.records()
 
     def heavy(record):
@@ -210,10 +186,11 @@ def test_a_penalty_that_dominates(sums):
         set_grade(record, grade["reward_data"]["correct"] - grade["reward_data"]["length"])
 
     sums.change(records, heavy)
-    report = sums.check(low)
-    assert_one(report, "dominant_penalty", sorted(ids_of(records))[:10], also=["reward_out_of_range"])
-    assert finding_of(report, "dominant_penalty").subject == "length"
-    assert "too little data" in sums.check(only=["dominant_penalty"]).results[0].note
+    finding = assert_seeded(
+        sums, "dominant_penalty", sorted(ids_of(records))[:10], also=["reward_out_of_range"], settings=low
+    )
+    assert finding.subject == "length"
+    assert "too little data" in sums.outcome("dominant_penalty")[1]
 
 
 def test_charges_for_limits_that_dominate(seeded):
@@ -225,9 +202,13 @@ def test_charges_for_limits_that_dominate(seeded):
         record["steps"][-1]["env_reward"] = None
 
     seeded.change(records[::3], charge)
-    report = seeded.check(settings_for("dominant_penalty", min_sample=96))
-    assert_one(report, "dominant_penalty", sorted(ids_of(records[::3]))[:10])
-    assert finding_of(report, "dominant_penalty").subject == "limits"
+    finding = assert_seeded(
+        seeded,
+        "dominant_penalty",
+        sorted(ids_of(records[::3]))[:10],
+        settings=own_settings("dominant_penalty", min_sample=96),
+    )
+    assert finding.subject == "limits"
 
 
 @pytest.mark.parametrize(
@@ -248,16 +229,25 @@ def test_a_number_recorded_as_text(seeded, fault, subject):
     """A display string in place of a number, in every place for other values."""
     changed = seeded.records(env="calculator")[4:6]
     seeded.change(changed, fault)
-    report = seeded.check(only=FAMILY)
-    assert_one(report, "reward_as_text", ids_of(changed))
-    assert finding_of(report, "reward_as_text").subject == subject
+    [finding], _ = seeded.outcome("reward_as_text")
+    assert (finding.subject, {*finding.rollouts}) == (subject, {*ids_of(changed)})
+
+
+def test_formatted_terms(seeded):
+    """A term of the reward was recorded as a text, which the recorder moved to `extra`."""
+
+    def moved(record):
+        step = record["steps"][0]
+        step["extra"] = {"reward_data.style": f"{step['reward']:.3f}"}
+
+    assert_seeded(seeded, "reward_as_text", seeded.change(seeded.records(env="calculator")[4:6], moved))
 
 
 def test_texts_that_are_no_numbers_are_fine(seeded):
     """Answers may be numbers, and scores may be words."""
     extra = {"answer": "12", "score": "high", "scored": "7 points", "reward": 0.5, "rewards": ["1", "2"]}
     seeded.change(seeded.records(env="calculator")[4:6], lambda one: one["steps"][0]["extra"].update(extra))
-    assert not found(seeded.check(only=["reward_as_text"]))
+    assert not seeded.outcome("reward_as_text")[0]
 
 
 def same_responses(run, env="arithmetic"):
@@ -273,9 +263,8 @@ def test_two_rewards_for_one_response(seeded):
     """A grader that is not deterministic."""
     records = same_responses(seeded)
     seeded.change(records[:1], lambda one: set_reward(one, 0.5))
-    report = seeded.check()
-    assert_one(report, "inconsistent_rewards", ids_of(records))
-    assert finding_of(report, "inconsistent_rewards").data["count"] == 1
+    finding = assert_seeded(seeded, "inconsistent_rewards", ids_of(records))
+    assert finding.data["count"] == 1
 
 
 @pytest.mark.parametrize(
@@ -295,4 +284,4 @@ def test_reasons_for_another_reward(seeded, reason):
     records = same_responses(seeded)
     seeded.change(records[:1], lambda one: set_reward(one, 0.5))
     seeded.change(records[:1], reason)
-    assert not found(seeded.check(only=["inconsistent_rewards"]))
+    assert not seeded.outcome("inconsistent_rewards")[0]

@@ -8,7 +8,7 @@ import pytest
 from rolltrace.check.settings import CheckSettings
 from rolltrace.check.tokenizer import load_tokenizer
 from rolltrace.errors import InputError
-from seeded_runs import SeededRun, assert_found, found, response_of
+from seeded_runs import SeededRun, assert_seeded, found, response_of
 
 needs_tokenizers = pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None, reason="needs tokenizers")
 
@@ -47,10 +47,10 @@ def tokenized(seeded: SeededRun):
 def test_tokens_are_not_the_text(tokenized: SeededRun, tokenizer):
     """The text says 12, the tokens 13."""
     settings = CheckSettings(tokenizer=tokenizer)
-    assert found(tokenized.check(settings, only=["sampling"])) == {}
+    assert found(tokenized.check(settings)) == {}
     [one, *_] = tokenized.records(env="arithmetic")
     changed = tokenized.change([one], lambda record: record["steps"][0]["tokens"].update(response=[2, 3, 4, 6]))
-    assert_found(tokenized.check(settings, only=["sampling"]), "tokens_are_not_the_text", changed)
+    assert_seeded(tokenized, "tokens_are_not_the_text", changed, settings=settings)
 
 
 @needs_tokenizers
@@ -59,7 +59,7 @@ def test_double_bos(tokenized: SeededRun, tokenizer):
     settings = CheckSettings(tokenizer=tokenizer)
     [one, *_] = tokenized.records(env="arithmetic")
     changed = tokenized.change([one], lambda record: record["steps"][0]["tokens"].update(prompt=[0, 0, 2]))
-    assert_found(tokenized.check(settings, only=["sampling"]), "double_bos", changed)
+    assert_seeded(tokenized, "double_bos", changed, settings=settings)
 
 
 def test_without_a_tokenizer_these_do_not_look(tokenized: SeededRun):

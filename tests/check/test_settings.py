@@ -3,7 +3,7 @@
 import pytest
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_registry import select_audits
+from rolltrace.check.audit_registry import built_in_audits, select_audits
 from rolltrace.check.audit_tables import scope_address
 from rolltrace.check.check_run import IterationChecker, check_run
 from rolltrace.check.settings import CheckSettings, load_settings
@@ -137,3 +137,12 @@ def test_failing_depends_on_the_severity(sound_run):
     assert report.fails(Severity.WARNING)
     assert report.fails(Severity.INFO)
     assert not report.fails(Severity.ERROR)
+
+
+def test_thresholds_are_seldom_passed_by_chance():
+    """At the smallest sample, a share that need not be reported is beyond the threshold in less than 1 of 50 checks."""
+    chances = {one.name: one.threshold.chance for one in built_in_audits() if one.threshold is not None}
+    known = {name: chance for name, chance in chances.items() if chance is not None}
+    assert len(known) >= 20
+    assert not {name: chance for name, chance in known.items() if not 0 < chance < 0.02}
+    assert Threshold(0.4, "", min_sample=2, usual_share=0.5).chance == 0.75  # one or two of two

@@ -1,5 +1,6 @@
 """An audit: a function with a name, a severity and an explanation, which yields findings."""
 
+import math
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
@@ -76,6 +77,17 @@ class Threshold(msgspec.Struct, frozen=True):
     """Why this is the default."""
     min_sample: int = 0
     """With less than this, the audit says "too little data"."""
+    usual_share: float | None = None
+    """For an audit of a share: a share that need not be reported."""
+
+    @property
+    def chance(self) -> float | None:
+        """How probable it is that the smallest sample is beyond the threshold although the share is the usual one."""
+        if self.usual_share is None:
+            return None
+        n, p = self.min_sample, self.usual_share
+        least = math.floor(self.value * n) + 1
+        return math.fsum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(least, n + 1))
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,7 +71,7 @@ _FITS = f"""
         list(id order by "index", id) as ids, list(reward order by "index", id)[:4] as rewards,
         list(a order by "index", id)[:4] as advantages,
         [{", ".join(_fit(*formula) for formula in FORMULAS.items())}] as fits
-    from measured group by {GROUP_COLUMNS} order by split, env
+    from measured group by {GROUP_COLUMNS} order by split, env, iteration, "group"
 """
 
 

@@ -124,8 +124,9 @@ def seats_disagree(tables: AuditTables) -> Iterator[Finding]:
     input=AuditInput.TABLES,
     threshold=Threshold(
         0.05,
-        f"The share of an iteration's responses of {_LONG} characters or more that another rollout has, too. A policy "
-        "that is nearly certain repeats a few of them.",
+        f"The share of an iteration's responses of {_LONG} characters or more that another rollout has, too. With an "
+        "entropy of 0.3 nats per token, two samples of 50 tokens are the same in one of 3 million pairs (e^15); a "
+        "policy that is nearly certain repeats a few.",
         min_sample=20,
     ),
 )
@@ -169,7 +170,8 @@ def repeated_responses(tables: AuditTables) -> Iterator[Finding]:
         0.1,
         f"The share of an iteration's responses, of those that use words of one prompt alone, that use {_MIN_WORDS} of "
         "another and none of their own. Long responses share some words with other prompts by chance.",
-        min_sample=8,
+        min_sample=20,
+        usual_share=0.02,
     ),
 )
 def response_to_other_prompt(tables: AuditTables) -> Iterator[Finding]:

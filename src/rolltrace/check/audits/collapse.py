@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, examples
+from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
+from rolltrace.check.audit_tables import AuditTables
 from rolltrace.check.iteration_stats import IterationStats, Numbers
 from rolltrace.check.response_stats import Marked, ResponseStats
 from rolltrace.check.trends import Count, first_and_last, iteration_share_findings
+from rolltrace.query.table_schema import sql_literal
 
 _NO_TEXT = "no texts of responses are recorded"
 _MIN_JUMP = 0.5
@@ -37,7 +38,9 @@ def _has_text(tables: AuditTables) -> bool:
     "Read the rollouts with the highest rewards, and repair the reward before training goes on.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        2.0, "In standard errors: chance alone shows each of both changes in one of 40 runs.", min_sample=30
+        2.0,
+        "In standard errors: chance alone shows each of both changes in one of 40 runs, and both in one of 1,600.",
+        min_sample=30,
     ),
 )
 def measure_falls(tables: AuditTables) -> Iterator[Finding]:
@@ -67,7 +70,7 @@ def measure_falls(tables: AuditTables) -> Iterator[Finding]:
         if len(measures) > 1 and gain > tables.threshold * gain_error and -change > tables.threshold * error:
             yield Finding(
                 f"the mean reward rose by {gain:.3g} over {len(series)} iterations, and {name} fell by {-change:.3g}",
-                _highest_rewards(tables, split, env),
+                _extremes(tables, "reward", series[-1], highest=True),
                 f"{split}/{env}",
                 name,
                 data={"reward_change": gain, "measure_change": change, "iterations": len(series)},
@@ -94,12 +97,23 @@ def _reward_difference(before: Sequence[IterationStats], after: Sequence[Iterati
     return change, max(error, _difference(*([one.group_means for one in window] for window in (before, after)))[1])
 
 
-def _highest_rewards(tables: AuditTables, split: str, env: str) -> tuple[str, ...]:
-    rows = tables.rows(
-        "select split, env, iteration, id, reward from rollouts where isfinite(reward) "
-        "qualify row_number() over (partition by split, env order by iteration desc, reward desc, id) <= 5"
-    )
-    return examples([row["id"] for row in rows if (row["split"], row["env"]) == (split, env)])
+_LENGTHS = """(
+    select rollout as id, sum(if(
+        regexp_full_match(response, 'hashed:\\d+:[0-9a-f]{{16}}'),
+        split_part(response, ':', 2)::bigint, length(response)
+    )) as length from steps where {condition} group by rollout
+)"""
+
+
+def _extremes(tables: AuditTables, name: str, one: IterationStats, *, highest: bool) -> tuple[str, ...]:
+    """The rollouts of an iteration with the highest, or the lowest, reward or length."""
+    condition = f"split = {sql_literal(one.split)} and env = {sql_literal(one.env)} and iteration = {one.iteration:d}"
+    lengths = f"join {_LENGTHS.format(condition=condition)} using (id)" if name == "length" else ""
+    rows = tables.rows(f"""
+        select id from rollouts {lengths} where {condition} and isfinite({name}::double)
+        order by {name} {"desc" if highest else "asc"}, id limit {MAX_EXAMPLES}
+    """)
+    return tuple(row["id"] for row in rows)
 
 
 @audit(
@@ -107,7 +121,12 @@ def _highest_rewards(tables: AuditTables, split: str, env: str) -> tuple[str, ..
     "Responses that grow or shrink without end often earn reward by their length, or lose their reasoning.",
     "Compare rewards of long and short responses; bound the length, or take it out of the reward.",
     input=AuditInput.TABLES,
-    threshold=Threshold(2.0, "Twice, or half, as long as at the start is more than usual progress.", min_sample=30),
+    threshold=Threshold(
+        2.0,
+        "Twice, or half, as long as at the start. If lengths vary by as much as their mean, which is a lot, the ratio "
+        "of two means of 30 is beyond 2 by chance in less than 1 % of checks (ln 2 is 2.7 standard errors).",
+        min_sample=30,
+    ),
 )
 def length_drift(tables: AuditTables) -> Iterator[Finding]:
     """Responses are about as long as at the start."""
@@ -127,7 +146,8 @@ def length_drift(tables: AuditTables) -> Iterator[Finding]:
             verb = "grew" if after > before else "shrank"
             yield Finding(
                 f"responses {verb} from {before:.0f} to {after:.0f} characters on average in {len(series)} iterations",
-                address=f"{split}/{env}",
+                _extremes(tables, "length", windows[1][-1], highest=after > before),
+                f"{split}/{env}",
                 data={"before": before, "after": after, "iterations": len(series)},
             )
 
@@ -139,24 +159,26 @@ def length_drift(tables: AuditTables) -> Iterator[Finding]:
     "Compare rollouts of both iterations; look at what changed in code, data and sampling between them.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        6.0, "In standard errors of the difference: steps of training rarely go beyond three.", min_sample=8
+        6.0,
+        "In standard errors of the difference. Between two iterations of 8 groups, chance goes beyond 6 in 3 of "
+        "100,000 cases (Student's t with 14 degrees of freedom): a run of 1,000 iterations seldom has one by chance.",
+        min_sample=8,
     ),
 )
 def sudden_jump(tables: AuditTables) -> Iterator[Finding]:
     """Mean reward and length do not jump from one iteration to the next."""
-    for (split, env), series in tables.iterations().items():
+    for series in tables.iterations().values():
         for before, after in pairwise(series):
             groups = min(before.group_means.n, after.group_means.n)
             if tables.iteration not in (None, after.iteration) or not tables.is_enough(
                 groups, "groups in an iteration"
             ):
                 continue
-            address = f"{split}/{env}/{after.iteration}"
-            old, new = before.reward, after.reward
-            yield from _jump(tables, "reward", old, new, _reward_difference([before], [after]), address)
-            old, new = (_lengths(one) for one in (before, after))
-            if old.n and new.n:
-                yield from _jump(tables, "length", old, new, _difference([old], [new]), address)
+            rewards = before.reward, after.reward
+            yield from _jump(tables, "reward", after, rewards, _reward_difference([before], [after]))
+            lengths = _lengths(before), _lengths(after)
+            if all(numbers.n for numbers in lengths):
+                yield from _jump(tables, "length", after, lengths, _difference(*([numbers] for numbers in lengths)))
 
 
 def _lengths(one: IterationStats) -> Numbers:
@@ -166,14 +188,17 @@ def _lengths(one: IterationStats) -> Numbers:
 
 
 def _jump(
-    tables: AuditTables, name: str, old: Numbers, new: Numbers, difference: tuple[float, float], address: str
-) -> Iterator[Finding]:
+    tables: AuditTables, name: str, one: IterationStats, numbers: tuple[Numbers, Numbers],
+    difference: tuple[float, float],
+) -> Iterator[Finding]:  # fmt: skip
+    old, new = numbers
     change, error = difference
     if abs(change) > max(tables.threshold * error, _MIN_JUMP * max(old.std, new.std)):
         yield Finding(
             f"the mean {name} jumped from {old.mean:.4g} to {new.mean:.4g} since the iteration before",
-            address=address,
-            subject=name,
+            _extremes(tables, name, one, highest=change > 0),
+            f"{one.split}/{one.env}/{one.iteration}",
+            name,
             data={"before": old.mean, "after": new.mean, "standard_error": error},
         )
 
@@ -183,7 +208,9 @@ def _jump(
     "A response that repeats itself is a loop, a sign of collapse or of a reward for length.",
     "Read the examples. Lower the learning rate, or penalize repetition; check the stop sequences.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.05, "A healthy policy loops in few of a hundred responses.", min_sample=20),
+    threshold=Threshold(
+        0.05, "A healthy policy loops in about one of a hundred responses.", min_sample=20, usual_share=0.01
+    ),
 )
 def repetitive_responses(tables: AuditTables) -> Iterator[Finding]:
     """Few long responses compress to less than 0.15 of their size."""
@@ -198,7 +225,10 @@ def repetitive_responses(tables: AuditTables) -> Iterator[Finding]:
     "Raise the temperature or the entropy bonus; check that members are sampled with different seeds.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.5, "Half of the groups have members that differ in little more than single words.", min_sample=8
+        0.5,
+        "Half of the groups have members that differ in little more than single words.",
+        min_sample=8,
+        usual_share=0.2,
     ),
 )
 def converged_groups(tables: AuditTables) -> Iterator[Finding]:
@@ -228,7 +258,7 @@ def grader_phrases(tables: AuditTables) -> Iterator[Finding]:
     "A response with several different final answers hedges, and is right if the grader accepts any of them.",
     "Let the answer check refuse several answers, or take the last one only.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.05, "A few of a hundred correct themselves.", min_sample=20),
+    threshold=Threshold(0.05, "About one of a hundred corrects itself.", min_sample=20, usual_share=0.01),
 )
 def several_answers(tables: AuditTables) -> Iterator[Finding]:
     r"""Few responses mark several different answers with `\boxed{…}` or `<answer>`."""
@@ -245,7 +275,10 @@ def several_answers(tables: AuditTables) -> Iterator[Finding]:
     "Check the chat template and the stop sequences, and whether the reward counts words of the prompt.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.2, "Quoting a question is usual in few responses; all of it in every fifth is not.", min_sample=20
+        0.2,
+        "Quoting a question is usual in few responses; all of it in every fifth is not.",
+        min_sample=20,
+        usual_share=0.05,
     ),
 )
 def prompt_echoed(tables: AuditTables) -> Iterator[Finding]:
@@ -262,7 +295,7 @@ def prompt_echoed(tables: AuditTables) -> Iterator[Finding]:
     "A policy that refuses harmless tasks earns nothing and learns nothing; a rising share is a collapse.",
     "Read the examples; reword the system prompt, or drop tasks that the policy should refuse.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.1, "Training tasks are meant to be answered.", min_sample=20),
+    threshold=Threshold(0.1, "Training tasks are meant to be answered.", min_sample=20, usual_share=0.02),
 )
 def refusals(tables: AuditTables) -> Iterator[Finding]:
     """Few responses refuse the task."""
@@ -277,7 +310,10 @@ def refusals(tables: AuditTables) -> Iterator[Finding]:
     "Reward the language of the prompt, and read the examples; strengthen the penalty against the reference policy.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.05, "One in twenty characters is a sentence in each page, where there was none before.", min_sample=20
+        0.05,
+        "One in twenty characters is a sentence in each page, where there was none before, or more than one whole "
+        "response of 20.",
+        min_sample=20,
     ),
 )
 def script_change(tables: AuditTables) -> Iterator[Finding]:

@@ -50,8 +50,8 @@ _TASKS = f"""
     threshold=Threshold(
         0.5,
         "The share of tasks whose prompt has their own answer, less the share that has another task's answer. "
-        "Numbers and "
-        "letters occur in prompts by chance, which the second share measures; half of the tasks is far from chance.",
+        "Numbers and letters occur in prompts by chance, which the second share measures. With 20 tasks, the standard "
+        "error of the difference is at most 0.16, so that 0.5 is more than three of them.",
         min_sample=20,
     ),
 )
@@ -70,7 +70,7 @@ def answer_in_prompt(tables: AuditTables) -> Iterator[Finding]:
         if share > tables.threshold:
             message = f"{len(leaked)} of {len(rows)} prompts contain their answer, {by_chance} that of another task"
             data = {"count": len(leaked), "by_chance": by_chance, "of": len(rows), "share": share}
-            yield Finding(message, examples(leaked), address, data=data)
+            yield Finding(message, examples(sorted(leaked)), address, data=data)
 
 
 def _has_word(text: str, word: str) -> bool:
@@ -172,7 +172,10 @@ def tool_call_without_result(rollout: Rollout, _: CheckSettings) -> bool | None:
     "broken.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.3, "A policy that learns makes mistakes; more than three in ten point to the tool.", min_sample=50
+        0.3,
+        "A policy that learns makes mistakes; more than three in ten point to the tool.",
+        min_sample=50,
+        usual_share=0.15,
     ),
 )
 def tool_errors(tables: AuditTables) -> Iterator[Finding]:
@@ -192,7 +195,7 @@ def tool_errors(tables: AuditTables) -> Iterator[Finding]:
     "work.",
     "Look at the errors: `select error_layer, error_type, error_message, count(*) from rollouts group by all`.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.05, "One in twenty is more than a flaky sandbox explains.", min_sample=50),
+    threshold=Threshold(0.05, "One in twenty is more than a flaky sandbox explains.", min_sample=50, usual_share=0.01),
 )
 def env_failures(tables: AuditTables) -> Iterator[Finding]:
     """Rollouts do not fail in the env, its tools or its grader."""
@@ -210,7 +213,7 @@ def env_failures(tables: AuditTables) -> Iterator[Finding]:
     "Tell the policy in the prompt how an episode ends, raise the limit, or fix the env's own end.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.8, "A few long episodes are normal; four in five mean that the usual way out is a limit.", 50
+        0.8, "Many long episodes are normal; four in five mean that the usual way out is a limit.", 50, usual_share=0.6
     ),
 )
 def only_limits_end_episodes(tables: AuditTables) -> Iterator[Finding]:
@@ -227,7 +230,9 @@ def only_limits_end_episodes(tables: AuditTables) -> Iterator[Finding]:
     "The same task under two names counts twice: it is trained on more often, and statistics by task are split.",
     "Remove duplicates from the dataset, or derive the name from the content.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.1, "Generated tasks repeat by chance; one in ten is more than that in a useful dataset.", 20),
+    threshold=Threshold(
+        0.1, "Generated tasks repeat by chance; one in ten is more than that in a useful dataset.", 20, usual_share=0.02
+    ),
 )
 def same_task_twice(tables: AuditTables) -> Iterator[Finding]:
     """No two tasks of an env have the same prompt and answer."""

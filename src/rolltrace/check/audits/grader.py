@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
+from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
 from rolltrace.check.audit_tables import AuditTables, examples, scope_address
 
 _NO_JUDGE = "no judge has compared or scored responses"
@@ -39,7 +39,9 @@ _CALLS = """
     "Replies without a readable score are asked for again, or leave the rollout without a reward.",
     "Read the replies: state the format of the score more clearly, allow more tokens, or use a stronger grader.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.05, "A grader that follows its format fails in few of a hundred calls.", min_sample=20),
+    threshold=Threshold(
+        0.05, "A grader that follows its format fails in about one of a hundred calls.", min_sample=20, usual_share=0.01
+    ),
 )
 def unreadable_replies(tables: AuditTables) -> Iterator[Finding]:
     """Few replies of graders cannot be read."""
@@ -68,6 +70,8 @@ class _Matchups(msgspec.Struct):
     """Pairs whose orders do not have the same winner."""
     ids: list[str] = []
     """Rollouts of the first groups with such a pair."""
+    tied: list[str] = []
+    """Rollouts of the first groups with a tie."""
 
     @property
     def count(self) -> int:
@@ -115,13 +119,16 @@ def _number(value: Any) -> float | None:
 
 
 def _add_matchups(matchups: _Matchups, matrix: Sequence[Sequence[float | None]], ids: Sequence[str]) -> None:
-    for row in matrix:
-        for score in row:
+    concerned: dict[str, None] = {}
+    tied: dict[str, None] = {}
+    for one, row in enumerate(matrix):
+        for other, score in enumerate(row):
             if score is not None:
                 matchups.first += score > 0
                 matchups.second += score < 0
                 matchups.ties += score == 0
-    concerned: dict[str, None] = {}
+                if score == 0 and ids:
+                    tied |= dict.fromkeys((ids[one], ids[other]))
     for one, other in combinations(range(len(matrix)), 2):
         score, swapped = matrix[one][other], matrix[other][one]
         if score is None or swapped is None:
@@ -130,7 +137,8 @@ def _add_matchups(matchups: _Matchups, matrix: Sequence[Sequence[float | None]],
         if _sign(score) != -_sign(swapped):
             matchups.disagreeing += 1
             concerned |= dict.fromkeys([ids[one], ids[other]] if ids else [])
-    matchups.ids += [] if len(matchups.ids) >= 10 else concerned
+    for known, new in ((matchups.ids, concerned), (matchups.tied, tied)):
+        known += [] if len(known) >= MAX_EXAMPLES else new
 
 
 def _sign(score: float) -> int:
@@ -143,8 +151,8 @@ def _sign(score: float) -> int:
     "Compare each pair in both orders, number the answers neutrally, or use another judge.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.2, "60 to 40 for one position; unbiased judges are beyond it, and beyond three standard errors, by chance in "
-        "one of 400 checks.", min_sample=40,
+        0.2, "60 to 40 for one position. The bias must also be beyond three standard errors, which a judge without one "
+        "shows by chance in one of 400 checks.", min_sample=40,
     ),
 )  # fmt: skip
 def position_bias(tables: AuditTables) -> Iterator[Finding]:
@@ -170,7 +178,11 @@ def position_bias(tables: AuditTables) -> Iterator[Finding]:
     "Use a stronger judge or a clearer question; count only pairs in which both orders agree.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.4, "A coin disagrees with itself in half of the pairs. Two standard errors are granted.", min_sample=20
+        0.375,
+        "A coin disagrees with itself in half of the pairs. A judge half way between a coin and certainty is right in "
+        "three of four comparisons, and disagrees with itself in 2 · ¾ · ¼ = 37.5 % of pairs. The share must be beyond "
+        "that by two standard errors: from 12 of 20 pairs on, which such a judge shows by chance in 3 % of checks.",
+        min_sample=20,
     ),
 )
 def order_disagreement(tables: AuditTables) -> Iterator[Finding]:
@@ -193,7 +205,7 @@ def order_disagreement(tables: AuditTables) -> Iterator[Finding]:
     "A judge that finds most answers equally good gives little signal.",
     "Ask for a decision, or for finer scores; use a stronger judge, or answers that differ more.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.5, "Half of the comparisons are paid for and say nothing.", min_sample=20),
+    threshold=Threshold(0.5, "Half of the comparisons are paid for and say nothing.", min_sample=20, usual_share=0.25),
 )
 def frequent_ties(tables: AuditTables) -> Iterator[Finding]:
     """Most comparisons have a winner."""
@@ -201,7 +213,8 @@ def frequent_ties(tables: AuditTables) -> Iterator[Finding]:
         if tables.is_enough(one.count, "comparisons") and one.ties / one.count > tables.threshold:
             yield Finding(
                 f"{one.ties} of {one.count} comparisons are ties",
-                address=f"{split}/{env}",
+                examples(one.tied),
+                f"{split}/{env}",
                 data={"count": one.ties, "of": one.count, "share": one.ties / one.count},
             )
 
@@ -226,7 +239,10 @@ _SCORES = """
     "Describe the levels of the score with examples, or ask for finer scores.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.9, "Nine of ten scores are the same; a policy that is nearly perfect has this, too.", min_sample=40
+        0.9,
+        "Nine of ten scores are the same; a policy that is nearly perfect has this, too.",
+        min_sample=40,
+        usual_share=0.75,
     ),
 )
 def piled_scores(tables: AuditTables) -> Iterator[Finding]:
@@ -253,7 +269,11 @@ def piled_scores(tables: AuditTables) -> Iterator[Finding]:
     "A criterion with the same score for every response costs calls and has no effect on advantages.",
     "Reword it, drop it, or check whether the grader sees what it needs to judge it.",
     input=AuditInput.TABLES,
-    threshold=Threshold(16, "So many equal scores of a criterion that varies are unlikely. Fewer are not judged."),
+    threshold=Threshold(
+        16,
+        "A criterion that has another score for one response of four has 16 equal ones by chance in 1 % (0.75¹⁶). "
+        "Fewer are not judged.",
+    ),
 )
 def constant_criterion(tables: AuditTables) -> Iterator[Finding]:
     """Each criterion of a rubric has different scores for different responses."""
@@ -307,7 +327,9 @@ _LENGTHS = """
     "Tell the judge to ignore length, compare responses of similar length, or take length out of the score.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.7, "Good responses are often longer, so some correlation is usual; at 0.7 length explains half of the order.",
+        0.71, "Good responses are often longer, so some correlation is usual. From √½ on, length explains more of the "
+        "variance of the order than everything else together (r² > ½). Without a relation, ten groups of four are "
+        "beyond 0.36 by chance in 5 % of checks.",
         min_sample=40,
     ),
 )  # fmt: skip

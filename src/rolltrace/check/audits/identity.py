@@ -1,14 +1,18 @@
 """Audits of identity: each record belongs to this run, exists once, and was recorded by one session."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from rolltrace.check.audit import Finding, Severity, audit
+from msgspec.structs import replace
+
+from rolltrace.check.audit import MAX_EXAMPLES, Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun, Row, group_address_of, rollout_finding, score_finding
 from rolltrace.query.part_writer import SLOT_COLUMNS
 from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
 
 _FINDINGS = {"rollouts": rollout_finding, "scores": score_finding}
 _MAX_SESSIONS = 20
+_MEMBERS = f'list(id order by "index", id)[:{MAX_EXAMPLES}] as members'
 
 
 @audit(
@@ -37,9 +41,9 @@ def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
 )
 def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
     """No two rollouts have the same identity."""
-    for row in _grouped(run, f"{SLOT_COLUMNS}, session, attempt", "count(*) as times, max(id) as last", "times > 1"):
+    for row in _grouped(run, f"{SLOT_COLUMNS}, session, attempt", f"count(*) as times, {_MEMBERS}", "times > 1"):
         message = f"{row['times']} rollouts of one session are attempt {row['attempt']} of this index"
-        yield rollout_finding(row, message, times=row["times"], ids=[row["id"], row["last"]])
+        yield _finding(row, message, times=row["times"])
 
 
 @audit(
@@ -67,10 +71,10 @@ def foreign_records(run: AuditedRun) -> Iterator[Finding]:
 )
 def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The attempts of each member are numbered from 0 without a gap."""
-    counts = "max(attempt) as highest, count(distinct attempt) as seen, min(attempt) as lowest"
+    counts = f"max(attempt) as highest, count(distinct attempt) as seen, min(attempt) as lowest, {_MEMBERS}"
     for row in _grouped(run, f'{GROUP_COLUMNS}, "index"', counts, "highest + 1 <> seen or lowest < 0"):
         message = f"expected attempts 0 to {row['highest']}, got {row['seen']} of them"
-        yield rollout_finding(row, message, highest=row["highest"], seen=row["seen"])
+        yield _finding(row, message, highest=row["highest"], seen=row["seen"])
 
 
 @audit(
@@ -83,11 +87,12 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The members of each group are numbered from 0 without a gap, once all writers are closed."""
     if not run.is_closed:
         return  # missing ones may still be playing
-    counts = 'max("index") as highest, count(distinct "index") as seen, min("index") as lowest'
+    counts = f'max("index") as highest, count(distinct "index") as seen, min("index") as lowest, {_MEMBERS}'
     for row in _grouped(run, GROUP_COLUMNS, counts, "highest + 1 <> seen or lowest < 0"):
         yield Finding(
             f"expected members 0 to {row['highest']}, got {row['seen']} between {row['lowest']} and {row['highest']}",
-            address=group_address_of(row),
+            tuple(row["members"]),
+            group_address_of(row),
             data={"lowest": row["lowest"], "highest": row["highest"], "seen": row["seen"]},
         )  # fmt: skip
 
@@ -101,11 +106,14 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
 )
 def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
     """No two sessions recorded the same index of a group, unless one supersedes the other."""
-    counts = "count(*) filter (collides) as n, list_sort(list(distinct session) filter (collides)) as sessions"
+    counts = f"""
+        count(*) filter (collides) as n, list_sort(list(distinct session) filter (collides)) as sessions,
+        (list(id order by id) filter (collides))[:{MAX_EXAMPLES}] as members
+    """
     for row in _grouped(run, SLOT_COLUMNS, counts, "n > 0") if len(run.sessions) > 1 else ():
         sessions = row["sessions"]
         message = f"{len(sessions)} sessions recorded it, and none supersedes another: all {row['n']} count"
-        yield rollout_finding(row, message, rollouts=row["n"], sessions=sessions[:_MAX_SESSIONS])
+        yield _finding(row, message, rollouts=row["n"], sessions=sessions[:_MAX_SESSIONS])
 
 
 @audit(
@@ -116,14 +124,19 @@ def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
 )
 def split_attempts(run: AuditedRun) -> Iterator[Finding]:
     """A session that supersedes another played all attempts itself."""
-    counts = """
+    counts = f"""
         min(attempt) filter (not superseded) as first, arg_min(session, attempt) filter (not superseded) as played_by,
-        min(attempt) filter (superseded) as earliest
+        min(attempt) filter (superseded) as earliest, {_MEMBERS}
     """
     for row in _grouped(run, SLOT_COLUMNS, counts, "first > 0 and earliest < first") if len(run.sessions) > 1 else ():
         session, first = row["played_by"], row["first"]
         message = f"attempt {first} is of session {session}, earlier attempts are of sessions that it supersedes"
-        yield rollout_finding(row, message, session=session, attempt=first)
+        yield _finding(row, message, session=session, attempt=first)
+
+
+def _finding(row: Row, message: str, **data: Any) -> Finding:
+    """A finding at the place of a row of `_grouped`, about all its `members`."""
+    return replace(rollout_finding(row, message, **data), rollouts=tuple(row["members"]))
 
 
 def _grouped(run: AuditedRun, key: str, counts: str, condition: str) -> Iterator[Row]:

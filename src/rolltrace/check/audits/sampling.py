@@ -23,7 +23,10 @@ _MIN_TOKENS = 8
     "Raise `max_tokens`, or ask for shorter answers.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.1, "A few long answers are normal; more than one in ten shifts the mean of most groups.", 100
+        0.1,
+        "A few long answers are normal; more than one in ten shifts the mean of most groups.",
+        min_sample=100,
+        usual_share=0.05,
     ),
 )
 def truncated_responses(tables: AuditTables) -> Iterator[Finding]:
@@ -39,7 +42,10 @@ def truncated_responses(tables: AuditTables) -> Iterator[Finding]:
     "Look at `raw` of a step that is named; show the format in the prompt, or make the parser more tolerant.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.2, "A policy that learns a format fails at first; one in five is a large part of the signal.", 100
+        0.2,
+        "A policy that learns a format fails at first; one in five is a large part of the signal.",
+        min_sample=100,
+        usual_share=0.12,
     ),
 )
 def parse_errors(tables: AuditTables) -> Iterator[Finding]:
@@ -52,7 +58,9 @@ def parse_errors(tables: AuditTables) -> Iterator[Finding]:
     "An empty response has nothing to reward: the sampler failed, a stop sequence came first, or the text was lost.",
     "Look at the sampling settings and at `raw` of a step that is named.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.02, "A model seldom ends its turn at once; one in fifty points to the sampler.", 100),
+    threshold=Threshold(
+        0.02, "A model seldom ends its turn at once; one in fifty points to the sampler.", 100, usual_share=0.005
+    ),
 )
 def empty_responses(tables: AuditTables) -> Iterator[Finding]:
     """Responses have text or calls of tools."""

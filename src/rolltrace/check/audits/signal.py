@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
+from msgspec.structs import replace
+
+from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
 from rolltrace.check.audit_tables import AuditTables, Row, examples, scope_address
 from rolltrace.check.iteration_stats import IterationStats
 from rolltrace.check.trends import first_and_last, iteration_share_findings
@@ -23,11 +25,14 @@ _MIN_TASK_REWARDS = 4
 _SAMPLED_ROLLOUTS = {True: 100, False: 2_000}
 """Of how many of the newest rollouts tokens are compared, in an iteration and in a run."""
 
-_FLAT_MEMBERS = """
-    select member.id from (
-        select "group", unnest(members) as member from groups
-        where split = {split} and env = {env} and iteration = {iteration} and n > 1 and not has_signal
-    ) order by "group", member.index, member.id limit 10
+_FLAT_GROUP = "reward is not null and n > 1 and low = high"
+_TRAINS_NOTHING = "reward is null or n < 2 or low = high"
+_MEMBERS = """
+    select id from (
+        select *, count(reward) over same as n, min(reward) over same as low, max(reward) over same as high
+        from rollouts where split = {split} and env = {env} and iteration = {iteration}
+        window same as (partition by "group")
+    ) where {condition} order by "group", "index", id limit {limit}
 """
 
 
@@ -38,9 +43,10 @@ _FLAT_MEMBERS = """
     input=AuditInput.TABLES,
     threshold=Threshold(
         0.7,
-        "If each task is solved in a tenth or nine tenths of its tries, 43 % of groups of eight have equal rewards; "
-        "beyond 70 % most of the sampling is wasted.",
+        "If each task is solved in a tenth or nine tenths of its tries, 43 % of groups of eight have equal rewards "
+        "(0.9⁸ + 0.1⁸); beyond 70 % most of the sampling is wasted.",
         min_sample=16,
+        usual_share=0.43,
     ),
 )
 def groups_without_signal(tables: AuditTables) -> Iterator[Finding]:
@@ -49,13 +55,23 @@ def groups_without_signal(tables: AuditTables) -> Iterator[Finding]:
         tables, lambda one: (one.groups_without_signal, one.groups, ()), "groups have equal rewards", "groups",
         split=TRAIN,
     ):  # fmt: skip
-        yield _with_examples(tables, finding)
+        yield _with_examples(tables, finding, _FLAT_GROUP)
 
 
-def _with_examples(tables: AuditTables, finding: Finding) -> Finding:
-    about = {name: sql_literal(finding.data[name]) for name in ("split", "env")}
-    rows = tables.rows(_FLAT_MEMBERS.format(**about, iteration=int(finding.data["iteration"])))
-    return Finding(finding.message, tuple(row["id"] for row in rows), finding.address, data=finding.data)
+def _with_examples(tables: AuditTables, finding: Finding, condition: str) -> Finding:
+    split, env, iteration = (finding.data[name] for name in ("split", "env", "iteration"))
+    return replace(finding, rollouts=_members(tables, split, env, iteration, condition))
+
+
+def _members(tables: AuditTables, split: str, env: str, iteration: int, condition: str) -> tuple[str, ...]:
+    """The first rollouts of an iteration for which a condition about their group's rewards holds."""
+    rows = tables.rows(
+        _MEMBERS.format(
+            split=sql_literal(split), env=sql_literal(env), iteration=int(iteration), condition=condition,
+            limit=MAX_EXAMPLES,
+        )
+    )  # fmt: skip
+    return tuple(row["id"] for row in rows)
 
 
 @audit(
@@ -64,7 +80,10 @@ def _with_examples(tables: AuditTables, finding: Finding) -> Finding:
     "Add harder tasks if rewards are high, easier ones if they are low, and look for a collapse of the responses.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.25, "A quarter more of the batch is lost than at the start, beyond what chance explains.", min_sample=16
+        0.25,
+        "A quarter more of the batch is lost than at the start. The change must also be beyond three standard errors, "
+        "which chance shows in one of 700 checks.",
+        min_sample=16,
     ),
 )
 def signal_fades(tables: AuditTables) -> Iterator[Finding]:
@@ -81,7 +100,8 @@ def signal_fades(tables: AuditTables) -> Iterator[Finding]:
             yield Finding(
                 f"{after:.0%} of the groups have equal rewards in the last {len(windows[1])} iterations, "
                 f"{before:.0%} in the first {len(windows[0])}",
-                address=f"{split}/{env}",
+                _members(tables, split, env, windows[1][-1].iteration, _FLAT_GROUP),
+                f"{split}/{env}",
                 data={"before": before, "after": after, "of": [of for _, of in counts]},
             )
 
@@ -97,13 +117,18 @@ def _lost(one: IterationStats) -> tuple[int, int, Sequence[str]]:
     "Sample more groups, or resample until the batch is full; see why rollouts fail and why groups have no signal.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        0.75, "With a quarter of the batch, the noise of the gradient is twice as large.", min_sample=32
+        0.75,
+        "With a quarter of the batch, the noise of the gradient is twice as large: it falls with the square root of "
+        "the batch.",
+        min_sample=32,
+        usual_share=0.5,
     ),
 )
 def small_effective_batch(tables: AuditTables) -> Iterator[Finding]:
     """A good part of each training batch has a reward, in a group whose rewards differ."""
     what = "rollouts train nothing: they failed, have no reward, or are in a group with equal rewards"
-    yield from iteration_share_findings(tables, _lost, what, "rollouts", split=TRAIN)
+    for finding in iteration_share_findings(tables, _lost, what, "rollouts", split=TRAIN):
+        yield _with_examples(tables, finding, _TRAINS_NOTHING)
 
 
 _TASKS = """
@@ -146,7 +171,13 @@ def _tasks_at(tables: AuditTables, side: str, what: str) -> Iterator[Finding]:
     "A task that is solved in every try has no signal any more.",
     "Drop these tasks, or sample them rarely, and add harder ones.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.5, "Half of the tasks have nothing to teach.", min_sample=20),
+    threshold=Threshold(
+        0.5,
+        "Half of the tasks have nothing to teach. One that is solved in 7 of 10 tries is solved in four of four by "
+        "chance in 24 % (0.7⁴).",
+        min_sample=20,
+        usual_share=0.24,
+    ),
 )
 def tasks_always_solved(tables: AuditTables) -> Iterator[Finding]:
     """Few training tasks have the highest reward in every try."""
@@ -158,7 +189,13 @@ def tasks_always_solved(tables: AuditTables) -> Iterator[Finding]:
     "A task that is never solved has no signal; it may be too hard, or its reference answer may be wrong.",
     "Look at its answers and its reference. Drop it, make it easier, or sample more tries of it.",
     input=AuditInput.TABLES,
-    threshold=Threshold(0.5, "Half of the tasks cannot teach anything yet.", min_sample=20),
+    threshold=Threshold(
+        0.5,
+        "Half of the tasks cannot teach anything yet. One that is solved in 3 of 10 tries is solved in none of four by "
+        "chance in 24 % (0.7⁴).",
+        min_sample=20,
+        usual_share=0.24,
+    ),
 )
 def tasks_never_solved(tables: AuditTables) -> Iterator[Finding]:
     """Few training tasks have the lowest reward in every try."""
@@ -199,7 +236,10 @@ _VERSIONS = """
     "Limit how far the sampler may be behind, or correct for it; drop rollouts that are older.",
     input=AuditInput.TABLES,
     threshold=Threshold(
-        4, "Asynchronous training is reported to keep its quality for about four versions without a correction."
+        4,
+        "What asynchronous trainers allow by default or in their guides: up to 2 versions in "
+        "[prime-rl](https://docs.primeintellect.ai/prime-rl/async.md), 4 in "
+        "[AReaL](https://inclusionai.github.io/AReaL/algorithms/async.html); both correct the loss for it.",
     ),
 )
 def stale_policy(tables: AuditTables) -> Iterator[Finding]:
@@ -227,8 +267,10 @@ def stale_policy(tables: AuditTables) -> Iterator[Finding]:
     input=AuditInput.TABLES,
     threshold=Threshold(
         0.1,
-        "Engines that differ in kernels and number formats are apart by 0.01 to 0.03 per token; 0.1 is half of the "
-        "usual clip range.",
+        "At 0.1 the probability of the average token is off by a tenth (e^0.1 = 1.11), half of the clip range of 0.2 "
+        "that PPO and GRPO have by default. Measured with the same weights in bfloat16, engines are apart by 0.03 to "
+        "0.05 (root mean square: [Fast-LLM](https://github.com/ServiceNow/Fast-LLM/pull/525), "
+        "[TRL](https://github.com/huggingface/trl/issues/6789)).",
         min_sample=200,
     ),
 )
