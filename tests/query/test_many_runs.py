@@ -81,6 +81,7 @@ def test_several_runs_and_patterns_are_queried(tmp_path):
     make_runs(tmp_path / "old", 3)
     make_runs(tmp_path / "new", 2)
     (tmp_path / "new" / "notes").mkdir()
+    make_runs(tmp_path / ".trash", 1)
     (tmp_path / "new" / "run-latest").symlink_to(tmp_path / "new" / "run-1")
 
     def query(*paths):

@@ -154,6 +154,18 @@ def test_one_rollout_costs_a_small_part_of_the_bytes(store, tmp_path):
     assert 0 < sum(count for _, _, count in store.requests) < size / 20
 
 
+def test_a_file_that_is_read_through_costs_few_requests(store):
+    """A read that follows the last one gets the next megabytes, too; a read elsewhere gets only its own bytes."""
+    files, data = ObjectFiles(f"s3://{BUCKET}/long"), bytes(range(250)) * 400
+    files.put("rollouts/s-000000.jsonl", data)
+    store.requests.clear()
+    file = files.open("rollouts/s-000000.jsonl")
+    assert b"".join(file.read(start, 1_000) for start in range(0, 100_000, 1_000)) == data
+    assert [method for method, *_ in store.requests] == ["HEAD", "GET", "GET"]
+    assert file.read(10, 5) == data[10:15]
+    assert store.requests[-1][2] < 1_000
+
+
 def test_listings_are_reused(store, tmp_path):
     """Several questions at one moment list a folder once."""
     record(tmp_path / "one", 3)

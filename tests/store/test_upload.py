@@ -14,6 +14,7 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from object_store import BUCKET, record
 from rolltrace.cli.app import cli
@@ -23,6 +24,8 @@ from rolltrace.store import object_files, upload
 from rolltrace.store.create import create_run
 from rolltrace.store.object_files import ObjectFiles
 from rolltrace.store.reader import RunReader
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.message import Part
 from waiting import until
 
 pytestmark = pytest.mark.core
@@ -139,6 +142,12 @@ def test_blobs_are_uploaded_before_the_lines_that_refer_to_them(store, user_cach
     [file] = ObjectFiles(address).list_files("blobs")
     assert RunReader(address).blob(file.name) == b"hello"
     assert not list((user_cache / "rolltrace" / "spool").rglob("blobs/*"))
+    read = next(open_run(address).rollouts()).messages[0]  # its blob has a name and no data
+    with create_run(address, join=True, continues=()) as run:
+        for index, parts in enumerate([read.parts, (Part("image", blob=Blob(f"sha256-{'0' * 64}")),)]):
+            with run.rollout(env="sums", task="t", group="again", index=index) as one:
+                one.step(prompt=[replace(read, parts=parts)], response="2", reward=1.0)
+    assert run.ledger.blobs_dropped == {"no data": 1}  # the other one is in the store
 
 
 def test_uploads_cost_at_most_three_times_the_bytes(store):
@@ -299,6 +308,27 @@ def test_a_writer_is_killed_between_upload_and_delete(store, user_cache, put):
         ledger = run.ledgers()[session]
         assert (ledger.recorded, ledger.is_balanced, ledger.closed) == (len(ids), True, False)
     assert spooled(user_cache) == []
+
+
+def test_leftovers_are_uploaded_as_their_session_would_have_done(store, user_cache):
+    """A segment that was being compressed is uploaded once, and of a ledger the last line that is whole."""
+    spool = user_cache / "rolltrace" / "spool" / "run-s"
+    files = {
+        "rollouts": {"s-000000.jsonl": b"a\n", "s-000000.jsonl.zst": b"packed", "s-000001.jsonl": b"b\n"},
+        "ledger": {"s.jsonl": b'{"first":1}\n{"second":2}\n{"torn'},
+        "scores": {},
+        "blobs": {},
+    }
+    for folder, contents in files.items():
+        (spool / folder).mkdir(parents=True)
+        for name, data in contents.items():
+            (spool / folder / name).write_bytes(data)
+    (spool / "lock").touch()
+    objects = ObjectFiles(f"s3://{BUCKET}/left/over")
+    upload.upload_leftovers(objects, "run")
+    assert [file.name for file in objects.list_files("rollouts")] == ["s-000000.jsonl.zst", "s-000001.jsonl"]
+    assert objects.read("ledger/s.jsonl", 0, 100) == b'{"second":2}\n'
+    assert not spool.exists()
 
 
 def test_an_interrupted_run_is_resumed(store):

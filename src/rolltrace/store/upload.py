@@ -166,6 +166,12 @@ class UploadingDiskWriter(DiskWriter):
         except FileNotFoundError:
             return False
 
+    def _sync_blobs(self) -> None:
+        """Sync those of the spool. Others that lines name are in the store already."""
+        with contextlib.suppress(OSError):  # the spool was deleted, as the sync itself finds
+            self._unsynced_blobs &= {path.name for path in (self._spool / BLOBS).iterdir()}
+        super()._sync_blobs()
+
     def _upload(self) -> None:
         """Upload what is new: blobs before the lines that refer to them, and the ledger last."""
         recorded = self._counter.ledger(self._run, self._session).recorded
