@@ -12,8 +12,8 @@ from rolltrace.envs.tools import ToolResult
 from rolltrace.errors import ContextOverflowError, PolicyError, RoleError, ToolError
 from rolltrace.graders.grader import Grader
 from rolltrace.jobs.plan import Plan, make_runner
-from rolltrace.jobs.replay_compare import Difference
-from rolltrace.jobs.replay_group import CompareSettings, RecordedGroup
+from rolltrace.jobs.replay_compare import ReplayDifference
+from rolltrace.jobs.replay_group import CompareSettings, ReplayedGroup
 from rolltrace.policies.roles import ask
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
@@ -76,7 +76,7 @@ async def record(builder, policy=REPLIES, plan=Plan()):
     own = {rollout.id: [score for score in sink.scores if score.rollout == rollout.id] for rollout in sink.rollouts}
     rollouts = sorted(sink.rollouts, key=lambda rollout: (rollout.index, rollout.attempt))
     score = next((score for score in sink.scores if score.name == "group_grade"), None)
-    return RecordedGroup(KEY, builder, [rollout.with_scores(own[rollout.id]) for rollout in rollouts], score)
+    return ReplayedGroup(KEY, builder, [rollout.with_scores(own[rollout.id]) for rollout in rollouts], score)
 
 
 async def replay(recorded, make=None, builder=None, plan=Plan(), **settings):
@@ -160,7 +160,7 @@ async def test_other_fields_are_compared_if_they_are_named():
     [plain] = await replay(recorded, lambda number: Later(turns=1))
     [named] = await replay(recorded, lambda number: Later(turns=1), also=("extra",))
     assert plain.comparison.differences == []
-    assert named.comparison.differences == [Difference(0, "extra.turn", 1, -1)]
+    assert named.comparison.differences == [ReplayDifference(0, "extra.turn", 1, -1)]
 
 
 @pytest.mark.parametrize(("factor", "count"), [(1 + 1e-12, 0), (1 + 1e-6, 3)])

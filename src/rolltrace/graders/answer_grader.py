@@ -101,38 +101,38 @@ class AnswerGrader(Grader):
 
     async def grade(self, rollout: Rollout) -> Grade:
         """Compare the answer in the last response. Raises `NotGradableError` without a response or a reference."""
-        question = self._prepare(AnswerInput.of_rollout(rollout))
-        if question.answer is None:
-            return question.grade(0.0)
+        extracted = self._prepare(AnswerInput.of_rollout(rollout))
+        if extracted.answer is None:
+            return extracted.grade(0.0)
         scores, unjudged = [], None
-        for reference in question.references:
+        for reference in extracted.references:
             try:
-                score = self._check(question.answer, reference)
+                score = self._check(extracted.answer, reference)
                 scores.append(_finite(await score if inspect.isawaitable(score) else score))
             except GraderError as error:
                 unjudged = unjudged or str(error)
-        return question.grade(max(scores, default=0.0), unjudged)
+        return extracted.grade(max(scores, default=0.0), unjudged)
 
     def grade_quickly(self, given: AnswerInput) -> Grade:
         """The same for a check that is quick, without the whole rollout and without an event loop."""
-        question = self._prepare(given)
-        if question.answer is None:
-            return question.grade(0.0)
-        scores: Iterable[Any] = (self._check(question.answer, reference) for reference in question.references)
-        return question.grade(max(scores))
+        extracted = self._prepare(given)
+        if extracted.answer is None:
+            return extracted.grade(0.0)
+        scores: Iterable[Any] = (self._check(extracted.answer, reference) for reference in extracted.references)
+        return extracted.grade(max(scores))
 
     @property
     def _check(self) -> AnswerCheck:
         return CHECKS[self.check] if isinstance(self.check, str) else self.check
 
-    def _prepare(self, given: AnswerInput) -> "_Question":
+    def _prepare(self, given: AnswerInput) -> "_ExtractedAnswer":
         if is_hashed_text(given.response):
             raise NotGradableError("only the hash of its text is recorded")
         references = self._references(given)
         answer = EXTRACTS[self.extract](given.response)
         coefficient: Any = given.env_args.get("format_coef", 0.0) if self.format_coef is None else self.format_coef
         is_number = isinstance(coefficient, int | float) and math.isfinite(coefficient)
-        return _Question(
+        return _ExtractedAnswer(
             answer, references, float(given.is_well_formed and answer is not None), coefficient if is_number else 0.0
         )
 
@@ -148,7 +148,7 @@ class AnswerGrader(Grader):
         return texts
 
 
-class _Question(NamedTuple):
+class _ExtractedAnswer(NamedTuple):
     """An answer, and what it is compared with."""
 
     answer: str | None

@@ -76,7 +76,7 @@ class _GradedRun(msgspec.Struct, frozen=True):
     grader: str | AnyGrader | Callable[..., Any]
 
 
-class _Job(_GradedRun, frozen=True, kw_only=True):
+class _RegradeJob(_GradedRun, frozen=True, kw_only=True):
     """The arguments of a regrade; `regrade_async` explains them."""
 
     where: str | None = None
@@ -177,16 +177,16 @@ class _Job(_GradedRun, frozen=True, kw_only=True):
         return Roles(opened.pop("policy"), opened)
 
 
-@same_parameters(_Job)
+@same_parameters(_RegradeJob)
 def regrade(*args: Any, **options: Any) -> RegradeSummary:
     """Grade stored rollouts, and return when everything is written; the arguments are those of `regrade_async`.
 
     In the main thread, Ctrl-C and SIGTERM end it with the scores so far on disk; the same call continues.
     """
-    return run_blocking(_Job(*args, **options).regrade)
+    return run_blocking(_RegradeJob(*args, **options).regrade)
 
 
-@same_parameters(_Job)
+@same_parameters(_RegradeJob)
 async def regrade_async(*args: Any, **options: Any) -> RegradeSummary:
     """Grade the rollouts of a run that match `where`, an SQL condition over the columns of `rollouts`.
 
@@ -202,7 +202,7 @@ async def regrade_async(*args: Any, **options: Any) -> RegradeSummary:
     `seconds` limits the time for one rollout or group, and `concurrency` how many are graded at once. In the report,
     a value of at least `threshold` counts as solved. `redact` is called with texts that the grader adds to the run.
     """
-    return await _Job(*args, **options).regrade(ActivePlay())
+    return await _RegradeJob(*args, **options).regrade(ActivePlay())
 
 
 class _NoPolicy:

@@ -54,7 +54,7 @@ _REPORT_SECONDS = 0.1
 """Between two reports of progress."""
 
 Item = TypeVar("Item")
-Outcome = Grade | Failure
+GradeOrFailure = Grade | Failure
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Regrading:
         calls: list[Call] = []
         try:
             value = await self._call(lambda: grader.grade(rollout), calls, rollout.id)
-            grade: Outcome = validate_grade(value, self._grader_name)
+            grade: GradeOrFailure = validate_grade(value, self._grader_name)
         except NotGradableError as error:
             self._skip(str(error))
             return
@@ -238,7 +238,7 @@ class Regrading:
             self._write(members[rollout], outcome)
         await self._flush_sometimes()
 
-    def _member_outcome(self, rollout: str, grades: Mapping[str, Any]) -> Outcome:
+    def _member_outcome(self, rollout: str, grades: Mapping[str, Any]) -> GradeOrFailure:
         try:
             if rollout not in grades:
                 raise GraderError(
@@ -256,7 +256,7 @@ class Regrading:
     def _write_group(
         self,
         key: GroupKey,
-        outcomes: Mapping[str, Outcome],
+        outcomes: Mapping[str, GradeOrFailure],
         data: dict[str, Any],
         calls: Sequence[Call],
         rollouts: Sequence[Rollout],
@@ -277,7 +277,11 @@ class Regrading:
         self._writer.write_score(score, [text_source(rollout, rollout.id) for rollout in rollouts] if calls else ())
 
     def _write(
-        self, pending: PendingRollout, outcome: Outcome, calls: Sequence[Call] = (), quoted: Rollout | None = None
+        self,
+        pending: PendingRollout,
+        outcome: GradeOrFailure,
+        calls: Sequence[Call] = (),
+        quoted: Rollout | None = None,
     ) -> None:
         """Write the grade of a rollout, or why it has none."""
         if isinstance(outcome, Failure):

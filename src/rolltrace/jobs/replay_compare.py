@@ -25,7 +25,7 @@ _OUTSIDE = (Layer.RUNNER, Layer.CALLER, Layer.HOOK)
 _INTERRUPTED = (EnvFailure.TIMED_OUT, EnvFailure.CANCELLED, EnvFailure.ABORTED)
 
 
-class Difference(msgspec.Struct, frozen=True):
+class ReplayDifference(msgspec.Struct, frozen=True):
     """A difference between a recorded rollout and its replay."""
 
     step: int | None
@@ -41,7 +41,7 @@ class Difference(msgspec.Struct, frozen=True):
 class Comparison(NamedTuple):
     """The result of comparing a rollout with its replay."""
 
-    differences: list[Difference]
+    differences: list[ReplayDifference]
     """In the order of the steps."""
     left_out: str | None
     """Why the end was not compared, if it was not."""
@@ -72,7 +72,7 @@ def compare_group_grade(recorded: Score | None, replayed: Score | None, toleranc
         return Comparison([], "not graded by its group")
     old, new = (_grade_fields(score) for score in (recorded, replayed))
     differences = [
-        Difference(None, name, old.get(name), new.get(name))
+        ReplayDifference(None, name, old.get(name), new.get(name))
         for name in dict.fromkeys((*old, *new))
         if not _is_same(old.get(name), new.get(name), tolerance)
     ]
@@ -93,7 +93,7 @@ def group_score(rollout: Rollout) -> Score | None:
     )
 
 
-def compare_group_calls(recorded: Sequence[Call], replayed: Sequence[Call]) -> list[Difference]:
+def compare_group_calls(recorded: Sequence[Call], replayed: Sequence[Call]) -> list[ReplayDifference]:
     """Compare the prompts that the grader of a group sent."""
     return list(_compare_calls(recorded, replayed))
 
@@ -139,7 +139,7 @@ class _Comparer:
         self._is_same_text = recorded.messages == replayed.messages
         self._reported: set[tuple[Any, ...]] = set()
 
-    def steps(self) -> Iterator[Difference]:
+    def steps(self) -> Iterator[ReplayDifference]:
         """The differences of the steps that both have."""
         if "task_data" in self._also:
             yield from self._maps(None, "task_data", self._old.task_data, self._new.task_data)
@@ -157,7 +157,7 @@ class _Comparer:
                 if name != "task_data":
                     yield from self._maps(number, name, getattr(old, name), getattr(new, name))
 
-    def end(self) -> Iterator[Difference]:
+    def end(self) -> Iterator[ReplayDifference]:
         """How the rollout ended, and what its grader said."""
         old, new = self._old, self._new
         last = min(len(old.steps), len(new.steps)) - 1
@@ -168,7 +168,7 @@ class _Comparer:
                 None if len(one.steps) > last + 1 or (one is new and goes_on) else _describe_end(one)
                 for one in (old, new)
             ]
-            yield Difference(step, "stop_reason", *ends)
+            yield ReplayDifference(step, "stop_reason", *ends)
             return
         if not self._is_same_text or old.final != new.final:
             yield from self._messages(step, "final", old.conversation, new.conversation)
@@ -182,17 +182,17 @@ class _Comparer:
         yield from self._maps(None, "ended_before_first_turn", *before)
         yield from self._values(None, old, new, ("line_reward",))
 
-    def _outcome(self, step: int | None) -> Iterator[Difference]:
+    def _outcome(self, step: int | None) -> Iterator[ReplayDifference]:
         old, new = self._old, self._new
         is_policy_failure = all(one.error is not None and one.error.layer is Layer.POLICY for one in (old, new))
         if old.stop_reason != new.stop_reason or (old.error is not None and not is_policy_failure):
             ends = [_error_kind(rollout.error) for rollout in (old, new)]
             if old.stop_reason != new.stop_reason or ends[0] != ends[1]:
-                yield Difference(step, "stop_reason", _describe_end(old), _describe_end(new))
+                yield ReplayDifference(step, "stop_reason", _describe_end(old), _describe_end(new))
                 return
         yield from self._values(step, old, new, ("stopped_by",))
 
-    def _offered(self, old: Step, new: Step) -> Iterator[Difference]:
+    def _offered(self, old: Step, new: Step) -> Iterator[ReplayDifference]:
         """The tools and stop sequences of a turn."""
         offers = [
             {tool.name: tool for tool in (() if step.tools is None else rollout.tools[step.tools])}
@@ -204,36 +204,36 @@ class _Comparer:
             for step, rollout in ((old, self._old), (new, self._new))
         ]
         if stops[0] != stops[1]:
-            yield Difference(old.step, "stop_sequences", list(stops[0]), list(stops[1]))
+            yield ReplayDifference(old.step, "stop_sequences", list(stops[0]), list(stops[1]))
 
     def _messages(
         self, step: int | None, name: str, old: Sequence[Message], new: Sequence[Message]
-    ) -> Iterator[Difference]:
+    ) -> Iterator[ReplayDifference]:
         for difference in compare_messages(step, name, old, new):
             key = (difference.field.partition("[")[2], repr(difference.recorded), repr(difference.replayed))
             if key not in self._reported:
                 self._reported.add(key)
                 yield difference
 
-    def _values(self, step: int | None, old: Any, new: Any, names: Sequence[str]) -> Iterator[Difference]:
+    def _values(self, step: int | None, old: Any, new: Any, names: Sequence[str]) -> Iterator[ReplayDifference]:
         for name in names:
             values = getattr(old, name), getattr(new, name)
             if not _is_same(*values, self._tolerance):
-                yield Difference(step, "reward" if name == "line_reward" else name, *values)
+                yield ReplayDifference(step, "reward" if name == "line_reward" else name, *values)
 
     def _maps(
         self, step: int | None, name: str, old: Mapping[str, Any], new: Mapping[str, Any]
-    ) -> Iterator[Difference]:
+    ) -> Iterator[ReplayDifference]:
         if old == new:
             return
         for key in dict.fromkeys((*old, *new)):
             if not _is_same(old.get(key), new.get(key), self._tolerance):
-                yield Difference(step, f"{name}.{key}", old.get(key), new.get(key))
+                yield ReplayDifference(step, f"{name}.{key}", old.get(key), new.get(key))
 
 
 def compare_messages(
     step: int | None, name: str, recorded: Sequence[Message], replayed: Sequence[Message]
-) -> Iterator[Difference]:
+) -> Iterator[ReplayDifference]:
     """The fields of the messages that differ, and the messages that only one of the two has."""
     for number in range(max(len(recorded), len(replayed))):
         old = recorded[number] if number < len(recorded) else None
@@ -241,14 +241,14 @@ def compare_messages(
         if old == new:
             continue
         if old is None or new is None:
-            yield Difference(step, f"{name}[{number}]", old, new)
+            yield ReplayDifference(step, f"{name}[{number}]", old, new)
             continue
         for field in Message.__struct_fields__:
             if getattr(old, field) != getattr(new, field):
-                yield Difference(step, f"{name}[{number}].{field}", getattr(old, field), getattr(new, field))
+                yield ReplayDifference(step, f"{name}[{number}].{field}", getattr(old, field), getattr(new, field))
 
 
-def _compare_calls(recorded: Sequence[Call], replayed: Sequence[Call]) -> Iterator[Difference]:
+def _compare_calls(recorded: Sequence[Call], replayed: Sequence[Call]) -> Iterator[ReplayDifference]:
     """The prompts of calls that only one of the two has, in pairs of the same role; their order does not count."""
     if recorded == replayed:
         return
@@ -266,11 +266,11 @@ def _compare_calls(recorded: Sequence[Call], replayed: Sequence[Call]) -> Iterat
         name = f"calls[{number}].{call.role}"
         position = next((place for place, (other, _) in enumerate(new) if other.role == call.role), -1)
         if position < 0:
-            yield Difference(call.step, name, prompt[-1] if prompt else None, None)
+            yield ReplayDifference(call.step, name, prompt[-1] if prompt else None, None)
             continue
         yield from compare_messages(call.step, f"{name}.prompt", prompt, new.pop(position)[1])
     for call, prompt in new:
-        yield Difference(call.step, f"calls.{call.role}", None, prompt[-1] if prompt else None)
+        yield ReplayDifference(call.step, f"calls.{call.role}", None, prompt[-1] if prompt else None)
 
 
 def _as_map(record: Any) -> dict[str, Any]:

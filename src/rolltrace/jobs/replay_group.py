@@ -47,7 +47,7 @@ class CompareSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedRollout(NamedTuple):
-    """A recorded rollout, and what came of its replay."""
+    """A recorded rollout, and the result of its replay."""
 
     rollout: Rollout
     not_replayed: str | None
@@ -57,7 +57,7 @@ class ComparedRollout(NamedTuple):
     """How many steps were compared."""
 
 
-class RecordedGroup(NamedTuple):
+class ReplayedGroup(NamedTuple):
     """A group of a run that is replayed."""
 
     key: GroupKey

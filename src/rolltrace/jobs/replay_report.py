@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rolltrace.jobs.replay_compare import Comparison, Difference
+from rolltrace.jobs.replay_compare import Comparison, ReplayDifference
 from rolltrace.query.address import address
 from rolltrace.terminal_text import escape_line
 from rolltrace.trace.message import Message, encode_hook
@@ -32,7 +32,7 @@ class DifferingRollout(msgspec.Struct, frozen=True, kw_only=True):
     """SPLIT/ENV/ITERATION/GROUP/INDEX, which `rolltrace show` accepts."""
     attempt: int
     task: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ReplayDifference, ...]
     """The first of them, in the order of the steps."""
     differences_count: int
     """How many there are."""
@@ -222,7 +222,7 @@ def _rollout_lines(rollout: DifferingRollout) -> Iterator[ReportLine]:
         yield ReportLine(f"… and {_plural(more, 'difference')} more", "italic", "  ")
 
 
-def _difference_lines(difference: Difference) -> Iterator[ReportLine]:
+def _difference_lines(difference: ReplayDifference) -> Iterator[ReportLine]:
     place = "rollout" if difference.step is None else f"step {difference.step}"
     name = f"{place}  {escape_line(difference.field)}"
     old, new = difference.recorded, difference.replayed
@@ -259,7 +259,7 @@ def _first_difference(lines: Sequence[str]) -> int:
     return next((position for position, (one, other) in pairs if one != other), min(len(old), len(new)))
 
 
-def _show(value: Any, difference: Difference) -> str:
+def _show(value: Any, difference: ReplayDifference) -> str:
     if value is None:
         return "goes on" if difference.field == "stop_reason" else "nothing"
     if isinstance(value, Message):

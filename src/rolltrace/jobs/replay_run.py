@@ -15,8 +15,8 @@ from rolltrace.errors import InputError
 from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.jobs.plan import groups_of_iteration
 from rolltrace.jobs.play_config import PlayConfig, read_play_config
-from rolltrace.jobs.replay_compare import TOLERANCE, Comparison, Difference, check_also
-from rolltrace.jobs.replay_group import ComparedRollout, CompareSettings, RecordedGroup
+from rolltrace.jobs.replay_compare import TOLERANCE, Comparison, ReplayDifference, check_also
+from rolltrace.jobs.replay_group import ComparedRollout, CompareSettings, ReplayedGroup
 from rolltrace.jobs.replay_report import ReplayCounter, ReplayReport
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
 from rolltrace.query.run import Run, open_single_run
@@ -218,7 +218,7 @@ class _ReplayJob(msgspec.Struct):
             if group.key.env not in envs:
                 self.counter.add_not_replayed(group.key.env, _OTHER_PROGRAM, len(group.ids))
                 continue
-            gone = Difference(None, "group", group.key.group, None)
+            gone = ReplayDifference(None, "group", group.key.group, None)
             for rollout in self._read([group]):
                 if rollout.id in group.ids:
                     self.counter.add(rollout, Comparison([gone], None), 0)
@@ -235,7 +235,7 @@ class _ReplayJob(msgspec.Struct):
         """Read and play some groups, and count their rollouts in order."""
         slots = asyncio.Semaphore(max(1, self.config.plan.concurrency // self.config.plan.group_size))
 
-        async def play(group: RecordedGroup) -> list[ComparedRollout]:
+        async def play(group: ReplayedGroup) -> list[ComparedRollout]:
             async with slots:
                 return await group.replay(self.config.plan, settings)
 
@@ -257,7 +257,7 @@ class _ReplayJob(msgspec.Struct):
                 else:
                     self.counter.add(compared.rollout, compared.comparison, compared.steps)
 
-    def _load(self, batch: Sequence[tuple[EnvGroupBuilder, _SelectedGroup]]) -> list[RecordedGroup]:
+    def _load(self, batch: Sequence[tuple[EnvGroupBuilder, _SelectedGroup]]) -> list[ReplayedGroup]:
         """The records of some groups. If several sessions recorded the same rollout, the last of them counts."""
         selected = {group.key: group for _, group in batch}
         members: dict[GroupKey, dict[tuple[int | None, int], Rollout]] = {key: {} for key in selected}
@@ -274,7 +274,7 @@ class _ReplayJob(msgspec.Struct):
             condition = f"name = 'group_grade' and {_members_of(list(selected.values()))}"
             scores = {(score.group, score.session): score for score in self.run.scores(where=condition)}
         return [
-            RecordedGroup(key, builder, rollouts, scores.get((key, rollouts[0].session)))
+            ReplayedGroup(key, builder, rollouts, scores.get((key, rollouts[0].session)))
             for builder, (key, _) in batch
             if (rollouts := list(members[key].values()))
         ]

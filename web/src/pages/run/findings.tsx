@@ -13,7 +13,7 @@ import type { AuditFinding, AuditResult, FindingsResponse } from "../../source/s
 
 const TONES = { error: "bad", warning: "warn", info: "plain" } as const;
 const RANKS = { error: 0, warning: 1, info: 2 } as const;
-const FEW = 5;
+const FIRST_SHOWN = 5;
 
 export function Findings({ run, answer }: { run: string; answer: ReturnType<typeof useFindings> }) {
   return (
@@ -21,18 +21,18 @@ export function Findings({ run, answer }: { run: string; answer: ReturnType<type
       <header>
         <h2 id="run-findings-title">Findings of the check</h2>
         <div className="row wrap">
-          {answer.data !== undefined && <Standing findings={answer.data} />}
-          <Again run={run} answer={answer} />
+          {answer.data !== undefined && <CheckState findings={answer.data} />}
+          <CheckButton run={run} answer={answer} />
         </div>
       </header>
       <Answered of={answer} loading={<p className="body soft">Asking…</p>}>
-        {(findings) => <Found run={run} findings={findings} />}
+        {(findings) => <FindingList run={run} findings={findings} />}
       </Answered>
     </section>
   );
 }
 
-function Standing({ findings: { state, stale, audits } }: { findings: FindingsResponse }) {
+function CheckState({ findings: { state, stale, audits } }: { findings: FindingsResponse }) {
   if (state === "running") return <Badge tone="accent">checking…</Badge>;
   if (state === "failed") return <Badge tone="bad">failed</Badge>;
   if (state === "absent") return <Badge>not checked</Badge>;
@@ -44,7 +44,7 @@ function Standing({ findings: { state, stale, audits } }: { findings: FindingsRe
   );
 }
 
-function Again({ run, answer }: { run: string; answer: ReturnType<typeof useFindings> }) {
+function CheckButton({ run, answer }: { run: string; answer: ReturnType<typeof useFindings> }) {
   const source = useSource();
   const [problem, setProblem] = useState<string | null>(null);
   if (!source.live || answer.data === undefined || answer.data.state === "running") return null;
@@ -71,7 +71,7 @@ function Again({ run, answer }: { run: string; answer: ReturnType<typeof useFind
   );
 }
 
-function Found({ run, findings }: { run: string; findings: FindingsResponse }) {
+function FindingList({ run, findings }: { run: string; findings: FindingsResponse }) {
   const { state, found, message, audits } = findings;
   if (state === "absent" && message !== null)
     return (
@@ -105,7 +105,7 @@ function Found({ run, findings }: { run: string; findings: FindingsResponse }) {
 }
 
 function Audit({ run, audit }: { run: string; audit: AuditResult }) {
-  const [shown, setShown] = useState(FEW);
+  const [shown, setShown] = useState(FIRST_SHOWN);
   const chosen = useRoute().parameters.get("audit") === audit.name;
   const element = useRef<HTMLLIElement>(null);
   useEffect(() => {
@@ -166,7 +166,7 @@ function Places({ run, finding: { rollouts, address } }: { run: string; finding:
   return (
     <span className="findings-places row wrap">
       {rollouts.length > 1 && <span className="faint">rollouts</span>}
-      {rollouts.slice(0, FEW).map((rollout, place) => (
+      {rollouts.slice(0, FIRST_SHOWN).map((rollout, place) => (
         <Link key={rollout} className="findings-link" to={toRollout(run, rollout)} aria-label={`Open rollout ${plainText(rollout)}`}>
           {rollouts.length === 1 ? "rollout →" : place + 1}
         </Link>
