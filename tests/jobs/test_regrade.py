@@ -132,6 +132,22 @@ def test_a_failed_grade_leaves_no_old_reward_among_new_ones(tmp_path):
     assert (last.reward_score.error.type, last.reward_score.error.layer) == ("KeyError", "grader")
 
 
+def test_a_grade_that_a_retry_gives_becomes_the_reward(tmp_path):
+    """The reward without a value, which the failure had left, is replaced."""
+    path, known = record(tmp_path / "run", ANSWERS[:1], REFERENCES[:1]), {0: 5.0, 1: 6.0, 2: 7.0}
+
+    class Known(Grader):
+        version = 1
+
+        async def grade(self, rollout):
+            return Grade(known[rollout.index])
+
+    assert regrade(path, Known(), as_reward=True).failed == 1
+    known[3] = 8.0
+    summary = regrade(path, Known(), as_reward=True, retry_failed=True)
+    assert (summary.graded, summary.rewards, rewards(path)) == (1, 1, [5, 6, 7, 8])
+
+
 def test_a_condition_that_splits_groups_is_reported(tmp_path):
     """With a condition, some groups have old and new rewards: the summary says how many."""
     path = record(tmp_path / "run")
@@ -209,6 +225,20 @@ def test_graders_of_groups_get_whole_groups(tmp_path):
     )
     assert regrade(path, Spread(), where="\"group\" = '1'").graded == 0
     assert regrade(path, grader).graded == 8
+
+
+def test_graders_of_groups_see_failed_members_and_the_last_attempt_of_each(tmp_path):
+    """As in a play; neither a failed member nor a retried attempt makes the rewards of the group mixed."""
+    path, grader = tmp_path / "run", Spread()
+    with create_run(path) as run:
+        add(run, 0, 0, "1", "1")
+        with pytest.raises(KeyError), run.rollout(env="sums", task="t0", group="0", index=1):
+            raise KeyError("broken")
+        for attempt in range(2):
+            add(run, 0, 3, "1", "1", attempt=attempt)
+    summary = regrade(path, grader, as_reward=True)
+    assert grader.got == [[0, 1, 3]]
+    assert (summary.graded, summary.rewards, summary.mixed_groups) == (2, 2, 0)
 
 
 def test_a_group_that_grew_is_graded_again_as_a_whole(tmp_path):
