@@ -1,5 +1,6 @@
 """The command as a whole: help, version, speed of starting, exit codes."""
 
+import inspect
 import subprocess
 import sys
 
@@ -22,6 +23,8 @@ from rolltrace.errors import (
     StorageError,
     UnknownNameError,
 )
+from rolltrace.jobs.plan import Plan
+from rolltrace.jobs.replay_compare import ALSO
 
 pytestmark = pytest.mark.core
 
@@ -38,6 +41,27 @@ def test_every_command_and_option_has_help(command):
     assert [
         parameter.name for parameter in command.params if isinstance(parameter, click.Option) and not parameter.help
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "options"),
+    [
+        ("run", Plan, ["groups", "group_size", "iterations", "seed", "concurrency", "retries", "split"]),
+        ("regrade", package.regrade, ["concurrency", "threshold"]),
+        ("replay", package.replay_run, ["tolerance", "most"]),
+    ],
+)
+def test_commands_have_the_defaults_of_the_library(name, function, options):
+    """They are stated twice, because a command does not import the library to show its help."""
+    command = cli.get_command(click.Context(cli), name)
+    own = {parameter.name: parameter for parameter in command.params}
+    defaults = {option: own[option].default for option in options}
+    parameters = inspect.signature(function).parameters
+    assert defaults == {option: parameters[option].default for option in options}
+    if name == "regrade":
+        assert own["timeout"].default == parameters["seconds"].default
+    if name == "replay":
+        assert tuple(own["also"].type.choices) == ALSO
 
 
 def test_help_lists_every_verb(rolltrace):
