@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import signal
 import sys
 import threading
 from itertools import islice
@@ -12,6 +13,7 @@ import pytest
 import rolltrace
 from answers import score, write
 from rolltrace.errors import InputError, QueryTimeoutError, RunNotFoundError, UnknownNameError
+from rolltrace.query.copied_tables import CopiedTables
 from rolltrace.query.record_reader import LineReader
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
@@ -344,6 +346,23 @@ def test_slow_statement_is_given_up(run):
     with pytest.raises(QueryTimeoutError, match=r"longer than 0\.05 seconds"):
         run.sql(f"select sum(sqrt(a.range * b.range)) from {ENDLESS}", timeout=0.05).fetchall()
     assert run.sql("select 1", timeout=60).fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_ctrl_c_ends_a_statement(run, copied):
+    """DuckDB raises an ordinary error in its place, which an audit or a loop would take for its own."""
+    sql = f"select sum(sqrt(a.range * b.range)) from {ENDLESS}"
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    # With more threads, DuckDB notices a signal only when a statement ends.
+    with open_run(run.path, threads=1) as alone, contextlib.closing(CopiedTables(alone, None)) as tables:
+        rows = tables.rows(sql) if copied else alone.sql(sql)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                list(rows)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("take", ["fetchall", "arrow", "pandas"])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rolltrace.query.duckdb_engine import TableSnapshot
+from rolltrace.query.duckdb_engine import TableSnapshot, raising_interrupts
 from rolltrace.query.result import unique_names
 from rolltrace.query.run import Run
 from rolltrace.query.sql_check import sql_error
@@ -34,11 +34,12 @@ class CopiedTables:
 
         cursor = self._snapshot.sandbox.cursor(self._schema)
         try:
-            cursor.execute(sql)
-            names = unique_names([str(column[0]) for column in cursor.description or ()])
-            while rows := cursor.fetchmany(_FETCH_ROWS):
-                for row in rows:
-                    yield dict(zip(names, row, strict=True))
+            with raising_interrupts():
+                cursor.execute(sql)
+                names = unique_names([str(column[0]) for column in cursor.description or ()])
+                while rows := cursor.fetchmany(_FETCH_ROWS):
+                    for row in rows:
+                        yield dict(zip(names, row, strict=True))
         except duckdb.Error as error:
             raise sql_error(error) from error
         finally:

@@ -21,6 +21,7 @@ from rolltrace.query.duckdb_engine import (
     closed_error,
     connect,
     new_cursor,
+    raising_interrupts,
     snapshot_inputs,
 )
 from rolltrace.query.lost_lines import RepeatedLines, count_lines, missing_lines, repeated_lines
@@ -171,7 +172,7 @@ class Database:
         import duckdb
 
         inputs = {name for table in tables for name in TABLE_INPUTS[table]}
-        with explain_full_disk(), self._making(deadline):
+        with raising_interrupts(), explain_full_disk(), self._making(deadline):
             while True:
                 try:
                     return self._current_snapshot(inputs, deadline, iterations)

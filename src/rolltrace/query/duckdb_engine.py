@@ -115,6 +115,17 @@ def _is_interrupt(error: Exception) -> bool:
     return isinstance(error, duckdb.InterruptException)
 
 
+@contextlib.contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` after Ctrl-C in a statement: DuckDB raises an ordinary `RuntimeError` in its place."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from error
+        raise
+
+
 def connect(private: Path, limits: EngineLimits) -> "duckdb.DuckDBPyConnection":
     """Open a new in-memory database that downloads nothing and cannot see variables of the program."""
     import duckdb

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolltrace.errors import InputError, StorageError
-from rolltrace.query.duckdb_engine import QueryDeadline, TableSnapshot, closed_error
+from rolltrace.query.duckdb_engine import QueryDeadline, TableSnapshot, closed_error, raising_interrupts
 from rolltrace.query.sql_check import Statement
 from rolltrace.terminal_text import escape_line
 
@@ -138,7 +138,7 @@ class QueryResult:
             snapshot = self._open_snapshot()
             try:
                 cursor = open_cursor or snapshot.cursor()
-                with self._deadline.limit(cursor.interrupt):
+                with raising_interrupts(), self._deadline.limit(cursor.interrupt):
                     return work(cursor)
             except duckdb.Error as error:
                 self._database.recover(error, snapshot)

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from rolltrace.errors import InputError, RecordError, UnknownNameError
 from rolltrace.query.database import Database
-from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits, QueryDeadline, TableSnapshot
+from rolltrace.query.duckdb_engine import (
+    MEMORY,
+    THREADS,
+    EngineLimits,
+    QueryDeadline,
+    TableSnapshot,
+    raising_interrupts,
+)
 from rolltrace.query.follow import StopEvent, follow
 from rolltrace.query.groups import Group, group_from_row
 from rolltrace.query.record_reader import LateScoreReader, LineReader, growing_batches, with_scores
@@ -227,7 +234,8 @@ class Run:
         while True:
             snapshot = self._database.snapshot(tables, QueryDeadline())
             try:
-                return work(snapshot)
+                with raising_interrupts():
+                    return work(snapshot)
             except duckdb.Error as error:
                 self._database.recover(error, snapshot)
 
