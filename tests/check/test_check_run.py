@@ -17,6 +17,14 @@ from rolltrace.trace.codec import utc_now
 from rolltrace.trace.rollout import Header
 from rolltrace.trace.rollout_builder import RolloutBuilder
 
+
+class UnprintableError(Exception):
+    """An error whose text raises."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 OWN = """
 from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 
@@ -133,6 +141,31 @@ def test_an_audit_that_cannot_be_made_or_ended_is_a_finding(run):
 
     errors = {result.audit: result.error for result in check_run(run.path, add=[Unmade, Unended]).with_findings}
     assert errors == {"Unmade": "OSError: no", "Unended": "ZeroDivisionError: division by zero"}
+
+
+@pytest.mark.parametrize("kind", [SystemExit, UnprintableError])
+def test_an_audit_may_raise_anything(run, kind):
+    """An audit does not end the check with exit code 0, nor with an error that cannot be printed."""
+
+    @audit(Severity.INFO, "Broken.", input=AuditInput.ROLLOUTS)
+    def broken(rollout):
+        raise kind
+
+    [result] = check_run(run.path, only=["broken"], add=[broken]).results
+    assert kind.__name__ in result.error
+
+
+@pytest.mark.parametrize("wrong", [5, "text", Finding(5), Finding("text", rollouts=(1,)), Finding("text", file=3)])
+def test_what_is_no_finding_is_the_audits_error(run, wrong):
+    """Every format of a report relies on the types of a finding."""
+
+    @audit(Severity.INFO, "Broken.")
+    def broken(run):
+        yield wrong
+
+    [result] = check_run(run.path, only=["broken"], add=[broken]).results
+    assert result.error is not None
+    assert result.count == 0
 
 
 def test_findings_are_counted_and_bounded(run):

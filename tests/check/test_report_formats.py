@@ -1,6 +1,8 @@
 """Reports for other tools, baselines, and following a run."""
 
 import json
+import os
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +14,7 @@ from rolltrace.check.check_run import check_run
 from rolltrace.check.report_formats import github_annotations, to_sarif
 from rolltrace.check.watch import watch_run
 from rolltrace.cli.app import cli
-from rolltrace.errors import InputError
+from rolltrace.errors import InputError, RunNotFoundError
 from rolltrace.store.create import create_run
 
 HOSTILE = "100 %\n::error::owned\r\x1b[2J"
@@ -97,8 +99,8 @@ def test_annotations_are_one_line_each_whatever_the_text(zeros):
     """A line feed in a message would start a command of its own."""
     path, _ = zeros
     [line] = github_annotations(check_run(path, only=["zero_rewards"], add=[zero_rewards]))
-    assert line.startswith("::error title=rolltrace check%3A zero_rewards::reward is 0 100 %25%0A::error::owned%0D")
-    assert "\n" not in line
+    assert line.startswith("::error title=rolltrace check%3A zero_rewards::reward is 0 100 %25%0A::error::owned␍␛[2J")
+    assert line.isprintable()
     assert "Look at the grader." in line
 
 
@@ -166,6 +168,51 @@ def test_watching_tells_what_is_new_and_what_is_resolved(tmp_path):
         (1, ["zero_rewards"], ["few"]),
         (3, ["few"], []),
     ]
+
+
+def test_watching_ends_with_the_run(tmp_path):
+    """A run that is deleted, or in whose place there is another, is not taken for one without news."""
+    path = tmp_path / "run"
+    create_run(path).close()
+    with pytest.raises(RunNotFoundError):
+        list(watch_run(path, Script(lambda: shutil.rmtree(path))))
+    create_run(path).close()
+
+    def replace():
+        shutil.rmtree(path)
+        create_run(path).close()
+
+    with pytest.raises(InputError, match="replaced it"):
+        list(watch_run(path, Script(replace)))
+
+
+def test_a_baseline_grows(zeros, tmp_path):
+    """Accepting new findings besides known ones keeps the known ones."""
+    path, _ = zeros
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    runner = CliRunner()
+    words = ["check", str(path), "--only", "open_sessions", "--only", "lost_lines"]
+    with create_run(path, join=True) as run:
+        run.flush()
+        assert runner.invoke(cli, [*words, "--write-baseline", str(files[0])]).exit_code == 0
+        (next((path / "rollouts").iterdir())).write_bytes(b"")
+        options = ["--baseline", str(files[0]), "--write-baseline", str(files[1])]
+        assert runner.invoke(cli, [*words, *options]).exit_code == 0
+    assert list(load_baseline(files[0]).accepted) == ["open_sessions"]
+    assert list(load_baseline(files[1]).accepted) == ["lost_lines", "open_sessions"]
+
+
+def test_names_of_files_may_be_any_bytes(zeros, tmp_path):
+    """A name that is no UTF-8 is in every format, and can be accepted."""
+    path, _ = zeros
+    (path / "rollouts" / os.fsdecode(b"\xff\x1b")).write_text("")
+    report = check_run(path, only=["unexpected_files"])
+    [result] = json.loads(to_sarif([report]))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "rollouts/%5Cudcff%1B"
+    [line] = github_annotations(report)
+    assert line.isprintable()
+    baseline = write_baseline(tmp_path / "baseline.json", [report])
+    assert check_run(path, only=["unexpected_files"], baseline=baseline).results[0].accepted == 1
 
 
 def test_the_command_writes_each_format(zeros, tmp_path):

@@ -65,6 +65,8 @@ def test_thresholds_and_samples_come_from_a_file(sound_run, tmp_path):
         ("treshold = 1", "unknown field `treshold`"),
         ("fail_on = 'fatal'", "fatal"),
         ("reward_range = {sums = [1, 0]}", "from low to high"),
+        ("[audits.truncated_responses]\nthreshold = nan", "finite threshold"),
+        ("[audits.truncated_responses]\nmin_sample = -1", ">= 0"),
         ("only = [", "check.toml"),
         ("\x00", "check.toml"),
     ],

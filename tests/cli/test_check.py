@@ -142,6 +142,22 @@ def test_wrong_usage(rolltrace, tmp_path):
         assert shown.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--iteration", "9"),
+        ("--watch", "--iteration", "0"),
+        ("--watch", "--fail-on", "info"),
+        ("--watch", "--write-baseline", "known.json"),
+    ],
+)
+def test_options_without_effect_are_refused(rolltrace, path, words):
+    """Nothing is found in an iteration that does not exist, and a watch ends with Ctrl-C."""
+    shown = rolltrace("check", path, *words)
+    assert shown.exit_code == 2
+    assert "Expected" in shown.stderr
+
+
 def test_hostile_text_cannot_steer(rolltrace, path, in_terminal):
     """Names and messages that a model or a stranger wrote are shown, not obeyed."""
     forge(only_file(path, "rollouts"), reward=7.0, group=HOSTILE, id=HOSTILE, session=HOSTILE)

@@ -47,10 +47,12 @@ class Finding(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """A name for the same finding in another check of the run: what it is about, without its numbers."""
         if self.address is not None or self.subject:
-            return "|".join((self.address or "", self.subject))
-        if self.rollouts:
-            return self.rollouts[0]
-        return self.message if self.file is None else f"{self.file}|{'' if self.offset is None else self.offset}"
+            name = "|".join((self.address or "", self.subject))
+        elif self.rollouts:
+            name = self.rollouts[0]
+        else:
+            name = self.message if self.file is None else f"{self.file}|{'' if self.offset is None else self.offset}"
+        return name.encode("utf-8", "backslashreplace").decode()  # the name of a file may have bytes that are no UTF-8
 
 
 AuditFunction = Callable[..., Iterable[Finding]]

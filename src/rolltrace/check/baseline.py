@@ -35,9 +35,9 @@ def load_baseline(path: str | Path) -> Baseline:
     return baseline
 
 
-def write_baseline(path: str | Path, reports: list[AuditReport]) -> Baseline:
-    """Accept every finding of these reports, which must have all of them."""
-    accepted: dict[str, tuple[str, ...]] = {}
+def write_baseline(path: str | Path, reports: list[AuditReport], before: Baseline | None = None) -> Baseline:
+    """Accept every finding of these reports, which must have all of them, and what was accepted before."""
+    accepted = {} if before is None else dict(before.accepted)
     for report in reports:
         for result in report.results:
             keys = {finding.key for finding in result.findings}

@@ -7,6 +7,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
+import msgspec
+
 from rolltrace.check.audit import Audit, AuditFunction, AuditInput, Finding
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
@@ -20,8 +22,11 @@ from rolltrace.query.copied_tables import COPIED_TABLES
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import FOLDERS
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.freeform import describe
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
+from rolltrace.trace.stop_reasons import Layer
 
 MAX_FINDINGS = 20
 """How many findings of one audit a report has by default; all are counted."""
@@ -125,6 +130,10 @@ class IterationChecker:
             seconds=time.perf_counter() - started, results=tuple(inspector.result() for inspector in inspectors),
         )  # fmt: skip
 
+    def has_iteration(self, iteration: int) -> bool:
+        """Whether the run has rollouts of it."""
+        return bool(self._run.sql(f"select 1 from rollouts where iteration = {iteration:d} limit 1").fetchall())
+
     def close(self) -> None:
         """Close the run."""
         self._run.close()
@@ -188,7 +197,7 @@ class _Inspector:
                 function = function(chosen.settings) if signature(function).parameters else function()
             self._function: AuditFunction = function
             self._end: Callable[[], Iterable[Finding]] = getattr(function, "end", tuple)
-        except Exception as error:  # noqa: BLE001 - an audit may be code of users
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, None)
 
     def call(
@@ -199,7 +208,7 @@ class _Inspector:
             return
         try:
             for one in self._end() if target is None else self._function(target):
-                finding = with_location(one, target, location)
+                finding = with_location(_checked(one), target, location)
                 if self._chosen.baseline.accepts(self.audit.name, finding):
                     self._accepted += 1
                     continue
@@ -208,7 +217,7 @@ class _Inspector:
                     self._findings.append(finding)
         except TempFolderError:
             raise
-        except Exception as error:  # noqa: BLE001 - an audit may be code of users
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, target)
 
     def call_with_tables(self, source: TableSource) -> None:
@@ -226,6 +235,14 @@ class _Inspector:
             note=None if self._count else self._note, error=self._error,
         )  # fmt: skip
 
-    def _fail(self, error: Exception, target: object) -> None:
+    def _fail(self, error: BaseException, target: object) -> None:
         where = f" at {type(target).__name__.lower()} {target.id}" if isinstance(target, Rollout | Score) else ""
-        self._error = f"{type(error).__name__}: {error}{where}"
+        failure = failure_of(Layer.CALLER, error)
+        self._error = f"{failure.type}: {failure.message}{where}"
+
+
+def _checked(finding: Finding) -> Finding:
+    """The finding, if its fields have the types that every format of a report relies on."""
+    if not isinstance(finding, Finding):
+        raise InputError(f"Expected an audit to yield findings, got {describe(finding)}.")
+    return msgspec.convert(msgspec.structs.asdict(finding), Finding)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from rolltrace.check.audit import Finding, Severity
 from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
+from rolltrace.terminal_text import escape_text
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.strict_json import encode_json
 from rolltrace.version import __version__
@@ -17,7 +18,11 @@ _GITHUB_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severi
 
 def viewer_link(viewer: str, finding: Finding) -> str | None:
     """The page of the finding's first rollout; `viewer` is the URL of the run's page."""
-    return f"{viewer.rstrip('/')}/rollout/{quote(finding.rollouts[0], safe='')}" if finding.rollouts else None
+    return (
+        f"{viewer.rstrip('/')}/rollout/{quote(finding.rollouts[0], safe='', errors='backslashreplace')}"
+        if finding.rollouts
+        else None
+    )
 
 
 def to_sarif(reports: Sequence[AuditReport], viewer: str | None = None) -> bytes:
@@ -64,7 +69,7 @@ def _sarif_result(number: int, result: AuditOutcome, finding: Finding, viewer: s
     location: dict[str, Any] = {"logicalLocations": logical} if logical else {}
     if finding.file is not None:
         region = {} if finding.offset is None else {"region": {"byteOffset": finding.offset}}
-        artifact = {"uri": quote(finding.file), "uriBaseId": "RUN"}
+        artifact = {"uri": quote(finding.file, errors="backslashreplace"), "uriBaseId": "RUN"}
         location["physicalLocation"] = {"artifactLocation": artifact, **region}
     found: dict[str, Any] = {
         "ruleId": result.audit,
@@ -81,7 +86,7 @@ def _sarif_result(number: int, result: AuditOutcome, finding: Finding, viewer: s
 
 
 def _fingerprint(audit: str, finding: Finding) -> str:
-    return hashlib.blake2b(f"{audit}\0{finding.key}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(f"{audit}\0{finding.key}".encode(), digest_size=16).hexdigest()
 
 
 def github_annotations(report: AuditReport, viewer: str | None = None) -> Iterator[str]:
@@ -99,8 +104,8 @@ def github_annotations(report: AuditReport, viewer: str | None = None) -> Iterat
 
 
 def _data(text: str) -> str:
-    """Text as a workflow command takes it, so that nothing in it starts another command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Text as a workflow command takes it, so that nothing in it starts another command or steers a terminal."""
+    return escape_text(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -1,8 +1,9 @@
 """The settings of a check: thresholds, reward ranges and an independent measure, from a TOML file."""
 
+import math
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a file states for one audit; None: the default."""
 
     threshold: float | None = None
-    min_sample: int | None = None
+    min_sample: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class CheckSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +57,11 @@ def load_settings(path: str | Path) -> CheckSettings:
     for env, (lowest, highest) in settings.reward_range.items():
         if not lowest <= highest:
             raise InputError(f"Expected a range of rewards from low to high for {env}, got {lowest} to {highest}.")
+    for name, own in settings.audits.items():
+        if own.threshold is not None and not math.isfinite(own.threshold):
+            raise InputError(
+                f"Expected a finite threshold for {name}, got {own.threshold}: `skip` leaves an audit out."
+            )
     return settings
 
 

@@ -9,7 +9,11 @@ import msgspec
 from rolltrace.check.audit import Finding
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
 from rolltrace.check.check_run import CheckOptions, IterationChecker
+from rolltrace.errors import InputError
 from rolltrace.query.follow import StopEvent
+from rolltrace.store.layout import read_info
+from rolltrace.store.object_address import as_path
+from rolltrace.store.object_files import files_of
 
 SECONDS = 5.0
 """How long to wait between two checks, by default."""
@@ -29,14 +33,20 @@ def watch_run(
     """Check the newest iteration of a run every `seconds`, until `stop` is set.
 
     Yields the first check, and each that changed something. A finding about an earlier iteration stays as it is. One
-    about the whole env is resolved when the newest iteration no longer shows it.
+    about the whole env is resolved when the newest iteration no longer shows it. Raises `RunNotFoundError` if the run
+    is deleted, and `InputError` if another takes its place.
     """
+    files = files_of(as_path(path))
+    run: str | None = None
     known: dict[tuple[str, str], tuple[AuditOutcome, Finding]] = {}
     seen_in: dict[tuple[str, str], int | None] = {}
     is_first = True
     with IterationChecker(path, **options) as checker:
         while is_first or not stop.wait(seconds):
+            if not is_first and read_info(files).id != run:
+                raise InputError(f"Expected the run {run} at {path}, got another, which has replaced it: watch that.")
             report = checker.check()
+            run = report.run
             found = {(result.audit, one.key): (result, one) for result in report.results for one in result.findings}
             number = report.iteration
             looked_at = [

@@ -27,7 +27,12 @@ _ALL = 10**9
 @click.option("--config", type=_FILE, metavar="FILE", help="Thresholds and more; see docs/checks.md.")
 @click.option("--tokenizer", metavar="DIR", help="The policy's tokenizer, to compare token ids with the text.")
 @click.option("--baseline", type=_FILE, metavar="FILE", help="Leave out the findings that this file accepts.")
-@click.option("--write-baseline", type=_FILE, metavar="FILE", help="Accept all findings: write them to this file.")
+@click.option(
+    "--write-baseline",
+    type=_FILE,
+    metavar="FILE",
+    help="Accept all findings: write them to this file, with those that --baseline accepts.",
+)
 @click.option("--iteration", metavar="N|latest", help="Check one iteration only, without the files.")
 @click.option("--watch", is_flag=True, help="Follow the newest iteration: print new and resolved findings.")
 @click.option(
@@ -82,6 +87,14 @@ def check(
             f"Expected {'one' if watch else 'at least one'} RUN to check, got {len(runs) or 'none'}."
         )
     if watch:
+        ignored = {
+            "--iteration": iteration,
+            "--write-baseline": write_baseline,
+            "--fail-on": fail_on,
+            "--viewer": viewer,
+        }
+        if given := [name for name, value in ignored.items() if value is not None]:
+            raise click.UsageError(f"Expected --watch without {', '.join(given)}.")
         _watch(runs[0], options, output)
         return
     if write_baseline is not None:
@@ -95,7 +108,7 @@ def check(
     if output == "sarif":
         _write_sarif(reports, viewer)
     if write_baseline is not None:
-        _accept(reports, write_baseline)
+        _accept(reports, write_baseline, baseline)
     elif lowest != _NEVER and any(report.fails(Severity(lowest)) for report in reports):
         raise SystemExit(1)
 
@@ -107,11 +120,11 @@ def _write_sarif(reports: "list[AuditReport]", viewer: str | None) -> None:
     write_record(to_sarif(reports, viewer) + b"\n")
 
 
-def _accept(reports: "list[AuditReport]", file: Path) -> None:
-    from rolltrace.check.baseline import write_baseline
+def _accept(reports: "list[AuditReport]", file: Path, before: Path | None) -> None:
+    from rolltrace.check.baseline import load_baseline, write_baseline
     from rolltrace.cli.screen.number_format import plural
 
-    write_baseline(file, reports)
+    write_baseline(file, reports, None if before is None else load_baseline(before))
     count = sum(len(result.findings) for report in reports for result in report.results)
     click.echo(f"{plural(count, 'finding')} accepted in {file}.", err=True)
 
@@ -119,10 +132,14 @@ def _accept(reports: "list[AuditReport]", file: Path) -> None:
 def _check(run: Path, iteration: str | None, options: "CheckOptions") -> "AuditReport":
     from rolltrace.check.check_run import IterationChecker, check_run
     from rolltrace.cli.screen.rollout_progress import rollout_progress
+    from rolltrace.errors import InputError
 
     if iteration is not None:
+        number = _iteration(iteration)
         with IterationChecker(run, **options) as checker:
-            return checker.check(_iteration(iteration))
+            if number is not None and not checker.has_iteration(number):
+                raise InputError(f"Expected rollouts of iteration {number} in {run}, got none.")
+            return checker.check(number)
     with rollout_progress(run) as on_progress:
         return check_run(run, on_progress=on_progress, **options)
 
