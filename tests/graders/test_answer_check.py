@@ -39,15 +39,15 @@ from rolltrace.graders.answer_check import (
     ],
 )
 def test_the_last_answer_is_found(text, answer):
-    """The answer is what stands last: an `Answer:` line, bold or not, or a box with balanced braces."""
+    """The last answer counts: an `Answer:` line, bold or not, or a box with balanced braces."""
     assert extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "Answer", "Answer:", "Answer: **", "The answer: 5", r"\boxed{5", r"\boxed{ }"]
 )
-def test_no_answer_is_none(text):
-    """Where nothing of either form stands, there is no answer."""
+def test_text_without_an_answer(text):
+    """A text without an `Answer:` line or a box has no answer."""
     assert extract_answer(text) is None
 
 
@@ -84,7 +84,7 @@ def test_the_last_tagged_answer_is_found(text, answer):
     ],
 )
 def test_hostile_text_is_read_in_one_pass(text):
-    """A long text made to be slow to read ends like any other; a quadratic reading would never end."""
+    """Extraction is linear: a long text made to backtrack ends like any other."""
     found = extract_answer(text)
     assert found is None or found in text
 
@@ -147,32 +147,32 @@ def test_equal_numbers_are_right(answer, reference):
     ],
 )
 def test_other_numbers_and_no_numbers_are_wrong(answer, reference):
-    """What is not equal, not a number, not finite or too large to read is wrong, and never raises."""
+    """A value that is different, not a number, not finite or too large is wrong, and never raises."""
     assert number_score(answer, reference) == 0.0
 
 
 def test_exact_score_compares_text():
-    """The exact check forgives white space and nothing else."""
+    """The exact check ignores white space and nothing else."""
     assert exact_score("  New \n York ", "New York") == 1.0
     assert exact_score("new york", "New York") == 0.0
     assert exact_score("1.0", "1") == 0.0
 
 
 def test_is_number_agrees_with_the_check():
-    """A text is a number if it equals itself as one."""
+    """`is_number` holds exactly for texts that equal themselves by the number check."""
     assert is_number("3/4")
     assert not is_number("three")
 
 
 def test_checks_are_named_and_pickle():
-    """The checks that arguments can name are module functions, so that builders that hold one pickle."""
+    """The named checks are module functions, so that builders that hold one pickle."""
     assert set(ANSWER_CHECKS) >= {"exact", "number"}
     assert all(pickle.loads(pickle.dumps(check)) is check for check in ANSWER_CHECKS.values())
 
 
 @given(st.text())
 def test_nothing_raises(text):
-    """Any text has an answer or none, and any answer a score."""
+    """Extraction and scoring raise for no text."""
     answer = extract_answer(text)
     assert number_score(text, "1") in (0.0, 1.0)
     if answer is not None:
@@ -182,13 +182,13 @@ def test_nothing_raises(text):
 
 @given(st.text(alphabet=string.digits + "+-.,eE/%$\\ ", max_size=30))
 def test_number_like_text_never_raises(text):
-    """Text made only of what numbers are made of is a number or wrong; a number equals itself."""
+    """Text made of the characters of numbers either equals itself or is wrong, and never raises."""
     assert number_score(text, text) == (1.0 if is_number(text) else 0.0)
 
 
 @given(st.fractions(max_denominator=10**6))
 def test_every_fraction_equals_its_text(value):
-    """A fraction is right as itself, and wrong for any other."""
+    """A fraction equals its own text and no other."""
     assert number_score(str(value), str(value)) == 1.0
     assert number_score(str(value + Fraction(1, 10**9)), str(value)) == 0.0
 
@@ -201,5 +201,5 @@ def test_thousands_separators_change_nothing(value):
 
 @given(st.text(alphabet=string.ascii_letters + string.digits + " .", min_size=1).filter(str.strip), st.text())
 def test_a_line_after_any_text_is_the_answer(answer, before):
-    """Whatever was said before, a closing `Answer:` line is what counts."""
+    """Whatever comes before it, a closing `Answer:` line is the answer."""
     assert extract_answer(f"{before}\nAnswer: {answer}") == answer.strip()

@@ -1,4 +1,4 @@
-"""The answer check as a grader: which answer, which reference, and what it is worth."""
+"""The answer check as a grader: which answer and reference it compares, and the reward."""
 
 import asyncio
 
@@ -27,13 +27,13 @@ def given(response, reference="7", well_formed=True, **fields):
     ],
 )
 def test_where_the_answer_is(extract, response, correct):
-    """The answer is extracted as asked for; a response without one has the wrong format and is not correct."""
+    """The answer is extracted as configured; a response without one has the wrong format and is not correct."""
     grade = AnswerGrader(check="number", extract=extract).grade_quickly(given(response))
     assert (grade.reward, grade.reward_data["correct"]) == (correct, correct)
 
 
 def test_what_the_format_costs():
-    """The penalty is the argument, else that of the environment, else 0; a truncated response pays it."""
+    """The format penalty is the argument, else the env's, else 0; a truncated response pays it."""
     cut = given("Answer: 7", well_formed=False)
     assert AnswerGrader().grade_quickly(cut).reward == 1.0
     assert AnswerGrader().grade_quickly(cut._replace(env_args={"format_coef": 0.25})).reward == 0.75
@@ -43,7 +43,7 @@ def test_what_the_format_costs():
 
 
 def test_which_reference_counts():
-    """`reference` of the step comes before the data of the task; of several accepted answers the best counts."""
+    """`reference` of the step wins over the task's data; of several accepted answers the best counts."""
     both = given("Answer: 8", extra={"reference": ["8", "9"], "answer": "1"})
     assert AnswerGrader().grade_quickly(both).reward == 1.0
     assert AnswerGrader(reference="gold").grade_quickly(given("Answer: 8", task_data={"gold": 8})).reward == 1.0
@@ -53,7 +53,7 @@ def test_which_reference_counts():
 
 
 def test_an_answer_that_cannot_be_judged_is_wrong(monkeypatch):
-    """A check that raises `GraderError`, or returns no finite number, gives 0, with the reason; others are raised."""
+    """A check that raises `GraderError` or returns no finite number scores 0, with the reason; others propagate."""
 
     def grade(check):
         monkeypatch.setattr(AnswerInput, "of_rollout", classmethod(lambda cls, rollout: given("Answer: 7")))
@@ -73,7 +73,7 @@ def test_an_answer_that_cannot_be_judged_is_wrong(monkeypatch):
 
 
 def test_math_is_compared_by_value(monkeypatch):
-    """The check `math` is that of math-verify, in a worker process."""
+    """The check `math` is math-verify in a worker process."""
     pytest.importorskip("math_verify")
     monkeypatch.setattr(AnswerInput, "of_rollout", classmethod(lambda cls, rollout: given(r"\boxed{\frac{14}{2}}")))
     assert asyncio.run(AnswerGrader(check="math").grade(None)).reward == 1.0

@@ -1,4 +1,4 @@
-"""The form of a rollout's last response."""
+"""The format score of a rollout's last response."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from rolltrace.trace.stop_reasons import Termination
 from stage import Meddling, Remembering, Stage, said
 
 
-async def scored_rollout_id(completion, **settings):
+async def played_rollout(completion, **settings):
     sink = MemorySink()
     runner = Runner(Remembering(completion, **settings), sink=sink, limits=Limits(context_length=10))
     async for _ in runner.play([Stage(lambda number: PromptOnlyEnv("q"))]):
@@ -35,15 +35,15 @@ def share_of_capitals(text):
         (Termination.MALFORMED, 0.0, 0.0),
     ],
 )
-async def test_form_is_the_check_of_a_response_that_ended(termination, form, checked):
-    """The check's score stays fractional; a response that was cut or malformed has no form, whatever the check says."""
-    rollout = await scored_rollout_id(said("ABCd", termination))
+async def test_format_score_by_termination(termination, form, checked):
+    """The check's fractional score is kept; a truncated or malformed response scores 0, whatever the check says."""
+    rollout = await played_rollout(said("ABCd", termination))
     assert format_score(rollout) == form
     assert format_score(rollout, share_of_capitals) == checked
 
 
 async def test_the_last_response_counts():
-    """In a conversation, what was said before has no say."""
+    """In a conversation only the last response is checked."""
     sink = MemorySink()
     policy = Remembering(said("abcd"), said("ABcd"))
     async for _ in Runner(policy, sink=sink).play([Stage(lambda number: Meddling(turns=2))]):
@@ -53,16 +53,16 @@ async def test_the_last_response_counts():
     assert format_score(rollout, share_of_capitals) == 0.5
 
 
-async def test_no_response_has_no_form():
-    """Where the first prompt did not fit, there is nothing to check."""
-    rollout = await scored_rollout_id(said("never"), tokens=lambda request: 1000)
+async def test_no_response_scores_zero():
+    """A rollout without a response (its first prompt did not fit) scores 0."""
+    rollout = await played_rollout(said("never"), tokens=lambda request: 1000)
     assert (rollout.steps, rollout.stop_reason) == ((), "context_overflow")
     assert format_score(rollout, share_of_capitals) == 0.0
 
 
 @pytest.mark.parametrize("form", [float("nan"), float("inf"), -float("inf")])
-async def test_a_form_that_is_no_number_is_an_error(form):
-    """A check that says so has failed: neither a right nor a wrong form is made of it."""
-    rollout = await scored_rollout_id(said("ABCd"))
+async def test_a_format_score_that_is_not_finite_is_an_error(form):
+    """A format check that returns no finite number raises GraderError."""
+    rollout = await played_rollout(said("ABCd"))
     with pytest.raises(GraderError, match=rf"Expected a finite number from the format check, got {form}\."):
         format_score(rollout, lambda text: form)

@@ -41,20 +41,20 @@ needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") i
     ],
 )
 async def test_mathematics_is_compared_by_value(answer, reference, score):
-    """Two ways to write the same are equal, two values are not, and what is no mathematics is wrong."""
+    """Two forms of the same value are equal, two values are not, and text without mathematics is wrong."""
     assert await math_score(answer, reference) == score
 
 
 @needs_math_verify
 async def test_a_reference_without_mathematics_is_an_error():
-    """An answer to it could only ever be wrong, so that it is said instead."""
+    """A reference without mathematics is refused: every answer would be wrong."""
     with pytest.raises(InputError, match="Expected mathematics as the reference of the check `math`, got ''"):
         await math_score("7", "")
 
 
 @needs_math_verify
 def test_a_bomb_is_stopped_in_any_thread(monkeypatch):
-    """An answer that computes for ever ends with an error, also where no signal can arrive; the next is judged."""
+    """An answer that never stops computing ends with an error, also in a thread without signals; the next is judged."""
     monkeypatch.setattr(math_check, "MATH_SECONDS", 0.5)
     found = []
 
@@ -93,7 +93,7 @@ async def test_a_bomb_is_a_wrong_answer_in_the_record(monkeypatch):
 
 @needs_math_verify
 async def test_problems_by_math_verify(tmp_path):
-    """The check is named by an argument; a reference it cannot read fails the rollout and not the answer."""
+    """The check is named by an argument; a reference that it cannot read fails the rollout, not the answer."""
     path = tmp_path / "own.jsonl"
     path.write_text('{"id": 1, "question": "q", "answer": "x^2 - 1"}\n{"id": 2, "question": "r", "answer": " "}\n')
     tasks = ProblemsTasks(data=str(path), check="math")
@@ -105,7 +105,7 @@ async def test_problems_by_math_verify(tmp_path):
 
 
 def test_without_math_verify_it_says_what_to_install(monkeypatch):
-    """The extra that is missing is named when the tasks are made, before anything is played."""
+    """The missing extra is named when the tasks are made, before anything is played."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs math-verify: pip install 'rolltrace\[math\]'"):
         ProblemsTasks(check="math")

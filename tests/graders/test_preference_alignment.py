@@ -1,4 +1,4 @@
-"""The right response, matchups and reward land on the right rollout, whoever finishes when and whoever fails."""
+"""Responses, matchups and rewards belong to the right rollouts, in any order of finishing and with any failures."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ class Member:
 
 
 class Talk(Env):
-    """Asks for one answer or three; its rewards tell the members apart."""
+    """An env of one or three turns whose rewards tell the members apart."""
 
     def __init__(self, number, member):
         self.number = number
@@ -69,7 +69,7 @@ class TalkGroup(EnvGroupBuilder):
 
 
 class Players:
-    """Each member says how strong it is, after as many turns of the loop as it likes to take."""
+    """Each member says its strength after its own delay."""
 
     name = "players"
     version = None
@@ -90,19 +90,19 @@ class Players:
             raise RuntimeError("the policy broke")
         if member.kind == "overflow" or (member.kind == "overflow_late" and request.step):
             raise ContextOverflowError("too long")
-        # The last turn counts: what was said before is stronger, and misleads whoever looks at the wrong turn.
+        # Only the last turn counts: earlier turns claim more strength, so that reading the wrong turn fails.
         text = f"I am member {index}. Strength {member.strength + 2 - request.step}."
         cut = member.kind == "cut" or (member.kind == "cut_late" and request.step)
         return said(text, Termination.LENGTH if cut else Termination.EOS)
 
 
 def rule(first, second):
-    """How far the first is preferred: different for each two strengths, and from the other side, not its opposite."""
+    """The preference for the first: unique for each ordered pair, and not antisymmetric."""
     return ((17 * first - 29 * second) % 201 - 100) / 100
 
 
 def is_refused(first, second):
-    """Which two cannot be compared, where some cannot."""
+    """Whether this pair cannot be compared, if some cannot."""
     return (first + 2 * second) % 3 == 0
 
 
@@ -124,7 +124,7 @@ def judge_function(refusing):
 
 
 def judge_policy(refusing):
-    """Reads what it is sent, as a model would."""
+    """Parses the prompt, as a model would."""
 
     def answer(request):
         _, a, b = re.split(r"^<answer [AB] \w+>$", request.messages[1].content, flags=re.MULTILINE)
@@ -146,7 +146,7 @@ async def play(members, sink, *, pattern, chunk, by_policy, refusing):
 
 
 def chunked(order, chunk):
-    """The members dealt out one by one to as many chunks as are needed, but to no more than can have two each."""
+    """The members dealt round-robin to as many chunks as needed, but with at least two per chunk."""
     count = max(1, min(-(-len(order) // chunk), len(order) // 2))
     sizes = Counter(number % count for number in range(len(order)))
     rest = iter(order)
@@ -154,7 +154,7 @@ def chunked(order, chunk):
 
 
 def expected_scores(strengths, pattern, chunk, refusing):
-    """For each index its matchups as (opponent's index, side, score), from nothing but strengths by index."""
+    """For each index its matchups as (opponent's index, side, score), computed from strengths alone."""
     order = sorted(strengths)
     expected = {index: [] for index in order}
     for index in order:
@@ -174,7 +174,7 @@ def expected_scores(strengths, pattern, chunk, refusing):
 
 
 def check_record(rollouts, scores, members, *, pattern, chunk, refusing):
-    """Each score of the record against the texts of the record."""
+    """Checks each recorded score against the recorded texts."""
     assert sorted(rollout.index for rollout in rollouts) == list(range(len(members)))
     index_of = {rollout.id: rollout.index for rollout in rollouts}
     for rollout in rollouts:
@@ -242,7 +242,7 @@ TOURNAMENTS = {"pattern": st.sampled_from(["one_way", "both_ways"]), "chunk": st
     members=st.lists(MEMBERS, min_size=1, max_size=16), by_policy=st.booleans(), refusing=st.booleans(), **TOURNAMENTS
 )
 def test_scores_land_on_the_right_rollout(members, pattern, chunk, by_policy, refusing):
-    """Any group, any order of finishing, any failures: what is recorded is what the recorded texts deserve."""
+    """For any group, order of finishing and failures, the recorded scores are those of the recorded texts."""
     sink = MemorySink()
     asyncio.run(play(members, sink, pattern=pattern, chunk=chunk, by_policy=by_policy, refusing=refusing))
     event(f"{sum(rollout.status is Status.OK for rollout in sink.rollouts)} finished")
@@ -251,7 +251,7 @@ def test_scores_land_on_the_right_rollout(members, pattern, chunk, by_policy, re
 
 @pytest.mark.parametrize("size", range(1, 17))
 async def test_every_size_of_group(size):
-    """From one member to sixteen, by every pattern, in chunks that divide the group and that do not."""
+    """Groups of one to sixteen members, by every pattern, in chunks that divide the group and that do not."""
     rng = random.Random(size)
     for pattern in ("one_way", "both_ways"):
         for chunk in sorted({2, 3, 4, 7, size, size + 1} - {1}):
@@ -265,7 +265,7 @@ async def test_every_size_of_group(size):
 
 
 async def test_the_last_to_finish_may_be_the_first_of_the_group():
-    """Rollouts are recorded in the order in which they end, and graded by who they are."""
+    """Rollouts are recorded in the order in which they end, and graded by identity."""
     members = [Member("one_turn", 10 * number, 20 - 4 * number) for number in range(5)]
     sink = MemorySink()
     await play(members, sink, pattern="both_ways", chunk=5, by_policy=True, refusing=False)
@@ -292,7 +292,7 @@ async def test_the_calls_show_who_met_whom():
 
 @pytest.mark.parametrize("by_policy", [False, True])
 async def test_the_same_on_disk_and_in_sql(tmp_path, by_policy):
-    """A run that is written, read and asked by SQL says the same of each rollout."""
+    """The record in memory, on disk and in SQL agree on each rollout."""
     rng = random.Random(4)
     kinds = [*KINDS, *KINDS[:3]]
     members = [Member(kind, strength, rng.randrange(9)) for kind, strength in zip(kinds, range(0, 65, 5), strict=True)]

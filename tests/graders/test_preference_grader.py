@@ -16,7 +16,7 @@ from stage import never, said
 
 
 class Played:
-    """A group that was played: its rollouts and scores by the place in the group."""
+    """A group that was played: its rollouts and scores by index."""
 
     def __init__(self, sink):
         self.rollouts = sorted(sink.rollouts, key=lambda rollout: rollout.index)
@@ -39,7 +39,7 @@ class Played:
 
 
 async def play(*answers, grader, judge=None):
-    """A group whose members give these answers, or raise them."""
+    """Plays a group whose members give these answers or raise these errors."""
     sink = MemorySink()
     policy = ScriptedReplies(lambda request: answers[request.identity.index])
     builder = PromptOnlyGroup(env="p", task="t", messages="Which?", episodes=len(answers), group_grader=grader)
@@ -53,12 +53,12 @@ def text_of(rollout):
 
 
 def by(scores):
-    """A judge that knows the score of each two texts."""
+    """A judge that looks up the score of each pair of texts."""
     return lambda prompt, first, second: scores[text_of(first) + text_of(second)]
 
 
 def by_length(prompt, first, second):
-    """A function of a module: the longer is better."""
+    """A module-level judge function: the longer text is better."""
     one, other = len(text_of(first)), len(text_of(second))
     return (one > other) - (one < other)
 
@@ -95,7 +95,7 @@ async def test_both_ways_by_hand():
 
 
 async def test_one_way_by_hand():
-    """Each pair meets once; nothing is said of orders that were not swapped."""
+    """One way, each pair meets once, and agreement between orders is not reported."""
     grader = PreferenceGrader(judge=by({"ab": 1.0, "ac": -0.5, "bc": 0.5}), pattern="one_way")
     group = await play("a", "b", "c", grader=grader)
     assert group.rewards == pytest.approx([0.25, -0.25, 0.0])
@@ -106,14 +106,14 @@ async def test_one_way_by_hand():
 
 
 async def test_every_member_of_an_odd_group_meets_another():
-    """Five in chunks of four meet as three and two: the fifth has an opponent, and loses to a better one."""
+    """Five members in chunks of four meet as three and two, so the fifth has an opponent."""
     group = await play("a", "b", "cc", "ddd", "e", grader=PreferenceGrader(judge=by_length))
     assert group.rewards == pytest.approx([-0.5, -0.5, 1.0, 1.0, -1.0])
     assert {opponent for opponent, _, _ in group.matchups(4)} == {3}
 
 
 async def test_the_only_member_has_no_reward():
-    """There is no other to compare it with: its score is null, and the error says why and what to do."""
+    """A group of one has nothing to compare: the score is null, and the error says why and what to do."""
     alone = await play("a", grader=PreferenceGrader(judge=by_length))
     assert alone.rewards == [None]
     error = alone.scores[0].error
@@ -135,7 +135,7 @@ async def test_the_only_member_with_an_answer_has_no_reward(other):
 
 
 async def test_failed_members_take_no_part():
-    """The remaining members meet as if the failed ones were not there, in chunks of the remaining ones."""
+    """The remaining members are chunked and compared as if the failed ones were not there."""
     broken = ValueError("no answer")
     answers = (broken, "a", "bb", broken, "ccc", "d")
     group = await play(*answers, grader=PreferenceGrader(judge=by_length, chunk=2))
@@ -145,7 +145,7 @@ async def test_failed_members_take_no_part():
 
 
 async def test_who_met_whom_is_there_in_numbers():
-    """An opponent's index is its place in the whole group, the failed included, and says the same as its id."""
+    """An opponent's index is its place in the whole group, failed members included, and agrees with its id."""
     broken = ValueError("no answer")
     group = await play(broken, "a", "bb", broken, "ccc", grader=PreferenceGrader(judge=by_length))
     assert group.group[0].data["extra"]["indexes"] == [1, 2, 4]
@@ -160,7 +160,7 @@ async def test_who_met_whom_is_there_in_numbers():
 
 
 async def test_a_cut_answer_takes_part_and_is_charged():
-    """Its preference counts, and the format term is -1: cut or malformed, as in every one-prompt env."""
+    """A truncated answer is compared, and its format term is -1, as in every one-prompt env."""
     group = await play(
         "a",
         said("bbb", Termination.LENGTH),
@@ -173,15 +173,15 @@ async def test_a_cut_answer_takes_part_and_is_charged():
 
 
 async def test_the_form_of_an_answer_is_charged_by_its_share():
-    """A check's fraction stays one, and the coefficient is the caller's."""
+    """A fractional format score is kept, and the coefficient is the caller's."""
     grader = PreferenceGrader(judge=by_length, format_coef=0.5, format_check=lambda text: 0.5 if "b" in text else 1.0)
     group = await play("a", "bb", grader=grader)
     assert group.rewards == pytest.approx([-1.0, 1.0 - 0.25])
     assert group.numbers(1)["format"] == 0.5
 
 
-async def test_who_never_answered_meets_nobody():
-    """It was played to an end, so it is graded: no preference either way, and no format."""
+async def test_a_member_without_an_answer_has_no_matchups():
+    """A member that ended without an answer is graded with preference 0 and format 0."""
     group = await play("a", ContextOverflowError("too long"), "bb", grader=PreferenceGrader(judge=by_length))
     assert group.rollouts[1].status is Status.OK
     assert group.rollouts[1].steps == ()
@@ -205,7 +205,7 @@ async def cancels_itself(prompt, first, second):
 
 
 class Sloppy(Judge):
-    """Has a method that is not async."""
+    """A judge whose method is not async."""
 
     def compare(self, prompt, first, second):
         return 0.5
@@ -226,7 +226,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 async def test_a_judge_that_fails_for_one_member(broken):
-    """Its matchups have no score and say why; it has no grade, by name; the others have theirs without it."""
+    """If the judge fails for one member, its matchups say why and it has no grade; the others are graded without it."""
     judge, reason = BROKEN[broken]
 
     def judge_some(prompt, first, second):
@@ -249,14 +249,14 @@ async def test_a_judge_that_fails_for_one_member(broken):
 
 
 async def test_a_judge_that_is_not_async():
-    """Its matchups fail."""
+    """The matchups of a judge whose method is not async fail with a TypeError."""
     group = await play("a", "b", grader=PreferenceGrader(judge=Sloppy()))
     assert group.rewards == [None, None]
     assert "TypeError" in group.scores[0].error.message
 
 
 async def test_a_function_may_be_async_or_not():
-    """Both get the prompt and the two rollouts, and may return an integer."""
+    """A sync or async function gets the prompt and the two rollouts, and may return an integer."""
 
     async def slow(prompt, first, second):
         await asyncio.sleep(0)
@@ -276,7 +276,7 @@ def test_a_judge_is_a_judge_or_a_function():
 
 
 async def test_a_judge_that_always_fails():
-    """Every member says so for itself, and the group is recorded."""
+    """If the judge fails every time, each member has its own error, and the group is recorded."""
     group = await play("a", "b", grader=PreferenceGrader(judge=raises))
     assert group.rewards == [None, None]
     assert all(group.ids[place] in group.scores[place].error.message for place in range(2))
@@ -285,7 +285,7 @@ async def test_a_judge_that_always_fails():
 
 
 async def test_a_failed_direction_leaves_the_other():
-    """One order that could not be judged takes nothing from the other."""
+    """One failed order of a pair leaves the score of the other order."""
 
     def judge(prompt, first, second):
         if text_of(first) == "a":
@@ -298,7 +298,7 @@ async def test_a_failed_direction_leaves_the_other():
 
 
 async def test_a_long_error_is_cut():
-    """What a judge raises may hold a whole conversation."""
+    """An error of a judge may hold a whole conversation, so it is truncated."""
 
     def judge(prompt, first, second):
         if "bad" in (text_of(first), text_of(second)):
@@ -323,8 +323,8 @@ async def test_a_long_error_is_cut():
     ],
     ids=["nonsense", "nan", "out_of_range", "raises", "cut", "silent"],
 )
-async def test_a_policy_that_is_no_judge_of_one_member(reply, reason):
-    """The same for a policy, after all its tries, each of which is in the record."""
+async def test_a_policy_that_cannot_judge_one_member(reply, reason):
+    """A policy that fails as judge of one member costs only that member its grade, and each try is recorded."""
 
     def answer(request):
         if "bad" in request.messages[1].content:
@@ -344,7 +344,7 @@ async def test_a_policy_that_is_no_judge_of_one_member(reply, reason):
 
 
 async def test_a_judge_that_favours_the_first_is_found_out():
-    """Both ways its bias cancels, and the record says that its verdicts depend on the order."""
+    """Both ways, a bias for the first side cancels, and the record says that verdicts depend on the order."""
     group = await play("a", "b", "c", grader=PreferenceGrader(), judge=ScriptedReplies(lambda _: "Preference: A"))
     assert group.rewards == [0.0, 0.0, 0.0]
     numbers = group.group[0].data["reward_data"]
@@ -355,7 +355,7 @@ async def test_a_judge_that_favours_the_first_is_found_out():
     assert one_way.rewards == [1.0, 0.0, -1.0]
 
 
-async def test_who_is_trained_judges_where_nobody_else_does():
+async def test_the_policy_judges_by_default():
     """Without a policy in the role `grader`, the policy itself is asked."""
 
     def answer(request):
@@ -369,7 +369,7 @@ async def test_who_is_trained_judges_where_nobody_else_does():
 
 
 async def test_a_format_check_that_raises_costs_its_own_member():
-    """It is told as such, by the rollout's name."""
+    """The error names the rollout and the reason; the other members are graded."""
 
     def check(text):
         if text == "bb":
@@ -383,8 +383,8 @@ async def test_a_format_check_that_raises_costs_its_own_member():
 
 
 @pytest.mark.parametrize("form", [float("nan"), float("inf"), -float("inf")])
-async def test_a_form_that_is_no_number_costs_its_own_member(form):
-    """No reward is made of it, and the others have theirs."""
+async def test_a_format_score_that_is_not_finite_costs_its_own_member(form):
+    """Only the member whose format score is not finite has no reward."""
     grader = PreferenceGrader(judge=by_length, format_check=lambda text: form if text == "bb" else 1.0)
     group = await play("a", "bb", "ccc", grader=grader)
     assert group.rewards == [-1.0, None, 1.0]
@@ -395,7 +395,7 @@ async def test_a_form_that_is_no_number_costs_its_own_member(form):
 
 
 async def test_cancellation_passes():
-    """A group that is cancelled while it is judged is told so, and leaves no matchup running."""
+    """A group that is cancelled while it is judged leaves no matchup running."""
     asked = asyncio.Event()
 
     async def wait(prompt, first, second):
@@ -420,7 +420,7 @@ async def test_cancellation_passes():
 
 
 async def test_the_order_in_which_rollouts_are_given_does_not_matter():
-    """Members meet by their index: whoever shuffles them gets the same grades."""
+    """Members are paired by index, so the order of the argument does not change the grades."""
     group = await play("a", "bb", "ccc", "dd", "e", grader=None)
     grader = PreferenceGrader(judge=lambda prompt, first, second: len(text_of(first)) / 4, chunk=3)
     expected = await grader.grade_group(group.rollouts)
@@ -429,7 +429,7 @@ async def test_the_order_in_which_rollouts_are_given_does_not_matter():
         assert await grader.grade_group(shuffled) == expected
 
 
-async def test_nobody_to_compare():
+async def test_a_group_without_members():
     """A group in which all failed has no grades and an empty matrix."""
     told = await PreferenceGrader(judge=by_length).grade_group([])
     assert (told.grades, told.extra["matrix"]) == ({}, [])
@@ -446,12 +446,12 @@ async def test_nobody_to_compare():
     ],
 )
 def test_settings_that_make_no_sense(settings, error):
-    """They are refused when the grader is made, and not when a group waits for it."""
+    """Invalid settings are refused when the grader is made, not when a group is graded."""
     with pytest.raises(error):
         PreferenceGrader(**settings)
 
 
 def test_graders_pickle():
-    """Builders hold them, and go to other processes."""
+    """Graders pickle, because builders that hold them go to other processes."""
     for grader in (PreferenceGrader(), PreferenceGrader(judge=by_length, pattern="one_way", chunk=3, format_coef=0.5)):
         assert pickle.loads(pickle.dumps(grader)) == grader

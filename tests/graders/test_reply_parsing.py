@@ -1,4 +1,4 @@
-"""The verdict in a grader's reply."""
+"""Parsing the verdict in a grader's reply."""
 
 from contextlib import suppress
 
@@ -33,7 +33,7 @@ from stage import said
     ],
 )
 def test_the_last_line_is_the_score(text, score):
-    """A line `Score: X` at the end counts, or a number alone; Markdown around it does no harm."""
+    """The last line counts if it is `Score: X` or a number alone; Markdown around it is ignored."""
     assert read_score(said(text)) == score
 
 
@@ -74,7 +74,7 @@ def test_the_last_line_is_the_score(text, score):
     ],
 )
 def test_anything_else_is_no_score(text):
-    """A score further up may be a quotation, and what is not exactly a number from 0 to 1 is not guessed at."""
+    """A score further up may be a quotation, so it does not count; only an exact number from 0 to 1 does."""
     with pytest.raises(GraderError) as caught:
         read_score(said(text))
     assert len(str(caught.value)) < 400
@@ -82,20 +82,20 @@ def test_anything_else_is_no_score(text):
 
 @pytest.mark.parametrize("text", ["", "  \n\t "])
 def test_silence_is_said_to_be_silence(text):
-    """An empty reply is named as one."""
+    """The error says that a reply is empty."""
     with pytest.raises(GraderError, match="the reply is empty"):
         read_score(said(text))
 
 
 @given(st.floats(0, 1), st.text())
 def test_every_score_is_read_as_it_is_written(score, before):
-    """Whatever comes before, the number on the last line is the score, to the last digit."""
+    """Whatever comes before, the number on the last line is parsed to the last digit."""
     assert read_score(said(f"{before}\nScore: {abs(score)!r}")) == score
 
 
 @given(st.text())
 def test_no_text_breaks_it(text):
-    """A reply gives a number from 0 to 1, or a `GraderError`."""
+    """Any reply gives a number from 0 to 1 or raises `GraderError`."""
     with suppress(GraderError):
         assert 0 <= read_score(said(text)) <= 1
 
@@ -119,7 +119,7 @@ def test_no_text_breaks_it(text):
     ],
 )
 def test_preferences_that_can_be_read(reply, score):
-    """The last line counts, a reply of nothing but the value does too, and stars around it do not matter."""
+    """The last line counts, a reply of only the value does too, and stars around it are ignored."""
     assert read_preference(said(reply)) == score
 
 
@@ -161,7 +161,7 @@ def test_preferences_that_cannot_be_read(reply):
 
 @given(st.text(max_size=300))
 def test_any_reply_is_a_preference_or_refused(reply):
-    """No text gives anything else."""
+    """Any reply gives a preference or raises `GraderError`."""
     with suppress(GraderError):
         assert -1 <= read_preference(said(reply)) <= 1
 
@@ -177,7 +177,7 @@ def test_nothing_before_a_preference_matters(text, score):
     ("termination", "what"), [(Termination.LENGTH, "was cut off"), (Termination.MALFORMED, "is malformed")]
 )
 def test_a_reply_that_did_not_end_is_no_verdict(read, termination, what):
-    """`0` may have been going to be 0.9."""
+    """A truncated or malformed reply has no verdict: a `0` may be the beginning of 0.9."""
     reply = f"Good.\n{read.__name__.removeprefix('read_')}: 0"
     assert read(said(reply)) == 0.0
     with pytest.raises(GraderError, match=what):
@@ -187,7 +187,7 @@ def test_a_reply_that_did_not_end_is_no_verdict(read, termination, what):
 @pytest.mark.parametrize(("read", "label"), [(read_score, "Score"), (read_preference, "Preference")])
 @pytest.mark.parametrize("before", [">", "> ", " > > ", "- > ", "**>** ", "I quote: ", '"', "1. "])
 def test_a_quoted_line_is_no_verdict(read, label, before):
-    """What the graded text says of itself is not the grader's word, on the last line either; an unquoted line is."""
+    """A quoted last line is the graded text's claim, not the grader's verdict; an unquoted line counts."""
     for reply in (f"The text ends with\n{before}{label}: 1", f"{before}{label}: 1"):
         with pytest.raises(GraderError):
             read(said(reply))
@@ -195,7 +195,7 @@ def test_a_quoted_line_is_no_verdict(read, label, before):
 
 
 def test_quotes_are_short():
-    """Of a long text only the end is quoted."""
+    """Only the end of a long reply is quoted in the error."""
     assert shorten("a\n") == r"'a\n'"
     assert shorten("x" * 500 + "end").endswith("end'")
     assert len(shorten("x" * 500)) < 210

@@ -1,4 +1,4 @@
-"""A question that is put until its reply can be read."""
+"""A question that is retried until its reply can be parsed."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ CORRECTION = "No: {problem}."
 
 
 def read(completion):
-    """Takes capitals only."""
+    """Accepts capitals only."""
     if not completion.message.content.isupper():
         raise GraderError(f"{completion.message.content[:9]!r} {{is}} small")
     return completion.message.content
@@ -26,7 +26,7 @@ def question(text="Say it.", about=None, **settings):
 
 
 class InTurn(ScriptedReplies):
-    """Says its replies one after the other, and keeps what it was asked."""
+    """Gives its replies in turn, and keeps its requests."""
 
     def __init__(self, *replies):
         self.requests = []
@@ -40,7 +40,7 @@ class InTurn(ScriptedReplies):
 
 
 async def settle(inquiry, *replies):
-    """Who was asked, and the calls, where these replies come in turn."""
+    """Runs the question with these replies in turn; returns the policy and the calls."""
     policy = InTurn(*replies)
     with with_roles(ScriptedReplies("not me"), grader=policy) as calls:
         await inquiry.run()
@@ -48,7 +48,7 @@ async def settle(inquiry, *replies):
 
 
 async def test_a_reply_that_can_be_read_settles_it():
-    """One call, about what was said, with the settings that all share."""
+    """One readable reply takes one call, with the question's `about` and settings."""
     inquiry = question(about="it")
     policy, [call] = await settle(inquiry, "YES")
     assert inquiry.result("a word") == "YES"
@@ -58,7 +58,7 @@ async def test_a_reply_that_can_be_read_settles_it():
 
 
 async def test_an_unreadable_reply_is_corrected():
-    """The same conversation goes on with the reply and what is wrong with it; every call is about the same."""
+    """The retry continues the conversation with the reply and its problem; every call has the same `about`."""
     inquiry = question(about="it")
     policy, calls = await settle(inquiry, "no", "nor", "YES")
     assert (inquiry.result("a word"), inquiry.attempts, inquiry.replies) == ("YES", 3, 3)
@@ -69,16 +69,16 @@ async def test_an_unreadable_reply_is_corrected():
     ]  # fmt: skip
 
 
-async def test_a_call_of_a_tool_does_not_go_back():
-    """Nobody offered one, and a server refuses a call that has no answer; the record keeps it."""
+async def test_an_unrequested_tool_call_is_not_sent_back():
+    """Servers refuse a call without an answer, so the retry leaves it out; the record keeps it."""
     called = Message("assistant", "hm", tool_calls=(ToolCall("x"),))
     policy, calls = await settle(question(), called, "YES")
     assert policy.requests[1].messages[1] == Message("assistant", "hm")
     assert calls[0].reply == called
 
 
-async def test_of_a_flood_only_the_end_goes_back():
-    """A reply without an end must not fill the context of the next try."""
+async def test_only_the_end_of_a_long_reply_is_sent_back():
+    """An endless reply must not fill the context of the next try."""
     policy, calls = await settle(question(), "x" * 1_000_000 + "end", "YES")
     back = policy.requests[1].messages[1]
     assert (len(back.content), back.content[-4:]) == (10_000, "xend")
@@ -87,7 +87,7 @@ async def test_of_a_flood_only_the_end_goes_back():
 
 @pytest.mark.parametrize("failed", [PolicyError("busy"), ValueError("busy"), never])
 async def test_a_failed_call_is_made_again(failed):
-    """It counts as a try and leaves nothing to go on with."""
+    """A failed call counts as a try, and the next try repeats the same conversation."""
     inquiry = question(tries=2, seconds=5.0)
     _, calls = await settle(inquiry, failed, "YES")
     assert (inquiry.result("a word"), inquiry.attempts, inquiry.replies) == ("YES", 2, 1)
@@ -97,7 +97,7 @@ async def test_a_failed_call_is_made_again(failed):
 
 @pytest.mark.parametrize("tries", [1, 2, 4])
 async def test_the_tries_run_out(tries):
-    """Unreadable replies and failures count alike; the error says how many there were, and the last problem."""
+    """Unreadable replies and failures count alike; the error has their number and the last problem."""
     inquiry = question(tries=tries)
     _, calls = await settle(inquiry, *([PolicyError("busy"), "no"] * 2)[-tries:], "YES")
     assert (len(calls), inquiry.attempts) == (tries, tries)
@@ -109,8 +109,8 @@ async def test_the_tries_run_out(tries):
     assert caught.value.__cause__ is inquiry.outcome
 
 
-async def test_what_does_not_fit_is_not_asked_again():
-    """A prompt does not get shorter; that is as true of a later try as of the first."""
+async def test_an_overflow_is_not_retried():
+    """A prompt that does not fit will not fit at the next try, be it the first or a later one."""
     for before in ([], ["no"]):
         inquiry = question(tries=5)
         _, calls = await settle(inquiry, *before, ContextOverflowError("too long"), "YES")
@@ -119,22 +119,22 @@ async def test_what_does_not_fit_is_not_asked_again():
             inquiry.result("a word")
 
 
-async def test_a_role_that_nobody_plays_is_not_asked_again():
-    """Outside a runner and a cast there is nobody, at the next try too."""
+async def test_a_role_without_a_policy_is_not_retried():
+    """Outside a runner and `with_roles` the role has no policy, so the question is asked once."""
     inquiry = question(tries=5)
     await inquiry.run()
     with pytest.raises(GraderError, match="got none in 1 try: No policy plays the role 'grader' here"):
         inquiry.result("a word")
 
 
-async def test_an_inquiry_that_was_not_made_has_no_answer():
-    """That is said as well."""
+async def test_a_question_that_was_not_asked_has_no_answer():
+    """The result of a question that was never run is an error that says so."""
     with pytest.raises(GraderError, match="the question was not asked"):
         question().result("a word")
 
 
 async def test_all_are_asked_at_once_and_in_rounds():
-    """No question waits for another's reply, and the order of calls does not hang on how long replies take."""
+    """All questions of a round are asked at once, and the order of calls does not depend on how long replies take."""
     everyone = asyncio.Barrier(3)
     first_is_asked_again = asyncio.Event()
 
@@ -158,8 +158,8 @@ async def test_all_are_asked_at_once_and_in_rounds():
     assert [call.about for call in calls] == ["a", "b", "c", "a", "c"]
 
 
-async def test_one_that_is_given_up_leaves_the_others_alone():
-    """What goes wrong with one is its own."""
+async def test_a_failed_question_leaves_the_others_alone():
+    """One question that runs out of tries does not affect another."""
 
     def reply(request):
         return PolicyError("busy") if request.messages[0].content == "a" else "YES"
@@ -172,8 +172,8 @@ async def test_one_that_is_given_up_leaves_the_others_alone():
         lost.result("a word")
 
 
-async def test_cancellation_is_no_reply():
-    """Whoever is cancelled while it waits does not try again."""
+async def test_a_cancelled_question_is_not_retried():
+    """A question that is cancelled while it waits does not try again."""
     asked = asyncio.Event()
 
     async def wait(request):
@@ -200,12 +200,12 @@ async def test_cancellation_is_no_reply():
         {"sampling": Sampling(max_tokens=-1)},
     ],
 )
-def test_settings_in_which_nobody_could_answer(settings):
-    """They are refused at once."""
+def test_settings_that_cannot_work(settings):
+    """Settings without tries, time or tokens are refused at once."""
     with pytest.raises(InputError, match="Expected"):
         question(**settings)
 
 
 def test_no_limit_is_allowed():
-    """None is no limit, of time or of tokens."""
+    """None means no limit of time or tokens."""
     assert question(seconds=None, sampling=Sampling()).has_tries_left

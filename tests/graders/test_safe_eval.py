@@ -20,7 +20,7 @@ needs_sympy = pytest.mark.skipif(importlib.util.find_spec("sympy") is None, reas
     ],
 )
 def test_literals_and_arithmetic_have_their_value(text, value):
-    """What a scorer means to evaluate is evaluated."""
+    """Literals and arithmetic are evaluated."""
     assert evaluate_literal(text) == value
 
 
@@ -38,7 +38,7 @@ def test_literals_and_arithmetic_have_their_value(text, value):
     ],
 )
 def test_programs_are_refused(text):
-    """Names, calls, attributes and whatever else a program is made of have no value."""
+    """Names, calls, attributes and other parts of programs are refused."""
     with pytest.raises(ValueError, match=r"^Expected a literal or arithmetic, got"):
         evaluate_literal(text)
 
@@ -60,7 +60,7 @@ def parsed(text):
     ],
 )
 def test_sympy_still_reads_formulas(text, value):
-    """Numbers, symbols, functions and constants are read as before."""
+    """Numbers, symbols, functions and constants are still read by sympy."""
     assert sorted(parsed(text).split(" + ")) == sorted(value.split(" + "))
 
 
@@ -80,6 +80,6 @@ def test_sympy_still_reads_formulas(text, value):
     ],
 )
 def test_sympy_runs_no_programs(text):
-    """What sympy would evaluate as Python is refused, also when it is hidden in a text."""
+    """Text that sympy would evaluate as Python is refused, also when it is hidden in a string."""
     with pytest.raises(WorkerError, match=r"Expected a formula, got a program|SympifyError|SyntaxError"):
         parsed(text)

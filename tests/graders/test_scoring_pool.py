@@ -8,7 +8,7 @@ from rolltrace.rollout_clock import RolloutClock
 
 
 async def test_the_wait_for_a_scorer_is_not_the_rollouts_time():
-    """The rollout's clock is paused until there is a score, which has limits of its own."""
+    """The rollout's clock is paused while a scorer runs, which has limits of its own."""
     events = []
 
     class ObservedClock(RolloutClock):
@@ -24,7 +24,7 @@ async def test_the_wait_for_a_scorer_is_not_the_rollouts_time():
 
 
 async def test_a_failure_is_a_grader_error():
-    """Whatever a scorer raises, and its exceeding a limit; an input that is wrong stays that."""
+    """Whatever a scorer raises, or a limit that it exceeds, becomes a GraderError; an InputError stays one."""
     with pytest.raises(GraderError, match=r"^ZeroDivisionError: division by zero$"):
         await run_scorer(eval, "1 / 0", cpu_seconds=5)
     with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):

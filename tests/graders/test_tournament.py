@@ -24,7 +24,7 @@ def table(*matchups, members=4):
 
 
 def test_pairs_of_small_groups():
-    """Written out: one way each pair once, both ways twice; members meet only within their chunk."""
+    """Examples: one way each pair meets once, both ways twice; members meet only within their chunk."""
     assert pairings(3, TournamentPattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2)]
     assert sorted(pairings(3, TournamentPattern.BOTH_WAYS, 4)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     assert pairings(4, TournamentPattern.ONE_WAY, 2) == [(0, 1), (2, 3)]
@@ -35,7 +35,7 @@ def test_pairs_of_small_groups():
 
 
 def test_sizes_of_chunks():
-    """Written out: nearly equal sizes, the larger chunks first, and a chunk of three where pairs leave one over."""
+    """Examples: sizes are nearly equal, larger chunks first, with one chunk of three if pairs leave one over."""
     sizes = {(n, chunk): [len(places) for places in chunks(n, chunk)] for n in range(12) for chunk in range(2, 6)}
     assert sizes[5, 4] == [3, 2]
     assert sizes[9, 4] == [3, 3, 3]
@@ -50,9 +50,9 @@ def test_sizes_of_chunks():
 
 @given(members=st.integers(0, 60), chunk=st.integers(2, 61))
 def test_laws_of_chunks(members, chunk):
-    """ceil(n / chunk) chunks that cover the members in order, differ by one at the most, and never have one member.
+    """There are ceil(n / chunk) chunks, in order, of sizes that differ by at most one, and never of one member.
 
-    Only chunks of two may have to be fewer: an odd group then has one chunk of three.
+    Only for chunks of two there may be fewer: an odd group then has one chunk of three.
     """
     made = chunks(members, chunk)
     assert [place for places in made for place in places] == list(range(members))
@@ -69,7 +69,7 @@ def test_laws_of_chunks(members, chunk):
 
 @given(members=st.integers(0, 40), chunk=st.integers(2, 41), pattern=st.sampled_from(TournamentPattern))
 def test_who_meets_whom(members, chunk, pattern):
-    """Two meet exactly if they are in one chunk: once, the lower first, or once each way. Each member meets another."""
+    """Two members meet exactly if they share a chunk: once, lower first, or once each way; no member is left out."""
     expected = {
         pair
         for places in chunks(members, chunk)
@@ -83,15 +83,15 @@ def test_who_meets_whom(members, chunk, pattern):
     assert met == (set(range(members)) if members > 1 else set())
 
 
-def test_a_pattern_has_a_name():
-    """A name that is none is refused with the ones there are."""
+def test_patterns_by_name():
+    """An unknown name is refused with a list of the known ones."""
     assert parse_pattern("both_ways") is TournamentPattern.BOTH_WAYS
     with pytest.raises(UnknownNameError, match="one_way"):
         parse_pattern("one-way")
 
 
 def test_each_side_sees_its_own_score():
-    """The second side has the score with the other sign; zero stays zero, and an error is on both sides."""
+    """The second side has the negated score; zero stays zero, and an error is on both sides."""
     sides = table((0, 1, 0.75), (1, 0, 0.0), (0, 2, None, "no idea")).member_matchups()
     assert sides[0] == [
         MemberMatchup(1, "first", 0.75),
@@ -105,16 +105,16 @@ def test_each_side_sees_its_own_score():
 
 
 def test_the_matrix_has_the_first_side_in_rows():
-    """A cell is the score of the row's member as first; empty where they did not meet so or nobody could tell."""
+    """A cell is the score of the row's member as first; it is None if they did not meet so or the judge failed."""
     matrix = table((0, 1, 0.75), (1, 0, -0.25), (0, 2, None, "no idea"), members=3).matrix()
     assert matrix == [[None, 0.75, None], [-0.25, None, None], [None, None, None]]
 
 
 def test_agreement_by_hand():
-    """Both orders agree where they name the same winner, or both none; half-compared pairs do not count."""
+    """Both orders agree if they name the same winner or both a tie; pairs with one failed order do not count."""
     played = table(
         (0, 1, 0.9), (1, 0, -0.1),  # 0 wins both times
-        (0, 2, 0.5), (2, 0, 0.5),  # whoever is first wins
+        (0, 2, 0.5), (2, 0, 0.5),  # the first side wins each time
         (1, 2, 0.0), (2, 1, 0.0),  # a tie both times
         (0, 3, 0.5), (3, 0, None, "no idea"),
         (2, 3, 0.5),
@@ -127,20 +127,20 @@ def test_agreement_by_hand():
 
 
 def test_a_tie_and_a_win_do_not_agree():
-    """A pair that is even in one order only depends on the order."""
+    """A pair that ties in one order only counts as a disagreement."""
     assert table((0, 1, 0.0), (1, 0, 0.25)).agreement() == 0.0
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from(PLACES), st.sampled_from(PLACES)), st.floats(-1, 1), max_size=30))
 def test_what_one_wins_the_other_loses(scores):
-    """The scores of all sides add up to nothing, whatever was played."""
+    """The scores of all sides sum to zero."""
     played = table(*((a, b, score) for (a, b), score in scores.items() if a != b), members=len(PLACES))
     assert math.fsum(side.score for sides in played.member_matchups() for side in sides) == pytest.approx(0)
 
 
 @given(st.dictionaries(st.sampled_from(PLACES), st.integers(-5, 5), min_size=2))
 def test_a_judge_blind_to_order_agrees_with_itself(strengths):
-    """A judge that only looks at who is better agrees with itself wholly, and favours no side."""
+    """A judge that ignores the order agrees with itself completely, and favours no side."""
     places = range(len(strengths))
     better = list(strengths.values())
     matchups = [(a, b, (better[a] - better[b]) / 10) for a, b in pairings(len(places), TournamentPattern.BOTH_WAYS, 6)]
