@@ -1,4 +1,4 @@
-"""A person who plays, at a pipe, at a terminal, and in memory."""
+"""A person as a policy, at a pipe, at a terminal, and in memory."""
 
 import asyncio
 import io
@@ -35,7 +35,7 @@ def asking(*messages, **fields):
 
 
 async def answer(typed, request=None):
-    """What a person who types this says, and what they saw."""
+    """The completion for this input, and what was shown."""
     shown = io.StringIO()
     person = HumanPolicy(source=io.StringIO(typed), output=shown)
     completion = await person.complete(request or asking())
@@ -44,7 +44,7 @@ async def answer(typed, request=None):
 
 
 class Screen(io.StringIO):
-    """What was shown, and whoever waits for something to be shown."""
+    """Collects what was shown, and lets a test wait for a text to appear."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,7 @@ class Screen(io.StringIO):
 
 
 class Typist:
-    """Somebody at a pipe, who types when told to; gives what was shown so far."""
+    """A simulated person at a pipe: types on request and collects what was shown."""
 
     def __init__(self):
         self.read_end, self.write_end = os.pipe()
@@ -72,7 +72,7 @@ class Typist:
         os.write(self.write_end, text.encode())
 
     async def sees(self, text):
-        """Return when this is on the screen."""
+        """Returns when this text is on the screen."""
         await asyncio.to_thread(self.shown.wait_for, text)
 
 
@@ -86,7 +86,7 @@ def typist():
 
 
 async def test_an_answer_is_text_until_an_empty_line():
-    """Lines make one message, and the end of the input will do for the last empty line."""
+    """The lines of an answer make one message; the end of the input replaces the last empty line."""
     for typed in ("It is\n  2.\n\nnot this", "\n\nIt is\r\n  2."):
         completion, shown = await answer(typed)
         assert completion.message == Message("assistant", "It is\n  2.")
@@ -97,7 +97,7 @@ async def test_an_answer_is_text_until_an_empty_line():
 
 
 async def test_tools_are_shown_and_called():
-    """Calls come as typed, with ids of their own, beside text; what was typed is kept."""
+    """Calls are kept as typed, each with its own id, along with the text."""
     typed = 'Let me look.\n/call look {"at": "door"}\n  /call look\n/call look {"at": \n\n'
     completion, shown = await answer(typed, asking(tools=(LOOK,), step=3))
     assert "tool look(at, how): Looks there." in shown
@@ -115,7 +115,7 @@ async def test_tools_are_shown_and_called():
 
 
 async def test_a_person_can_ask_for_help_and_mistype():
-    """Help and a call without a name are no part of the answer."""
+    """`/help` and a `/call` without a name are not part of the answer."""
     completion, shown = await answer("/help\n/call\n2\n\n")
     assert completion.message.content == "2"
     assert HELP in shown
@@ -123,14 +123,14 @@ async def test_a_person_can_ask_for_help_and_mistype():
 
 
 async def test_any_text_can_be_said():
-    """An empty line and a line that begins like a command can be part of an answer, and other slashes are text."""
+    """An answer can contain an empty line and a line that begins like a command; other slashes are text."""
     completion, _ = await answer("//call me\n\\\n/usr/bin\n//quit\n//x\n\n")
     assert completion.message.content == "/call me\n\n/usr/bin\n/quit\n//x"
     assert completion.raw == "//call me\n\\\n/usr/bin\n//quit\n//x"
 
 
 async def test_only_what_is_new_is_shown():
-    """A conversation that grows is shown from where the person left it; one that was changed, from the change on."""
+    """A conversation that grew is shown from its new part on; one that was changed, from the change on."""
     first, second = Message("user", "the first question"), Message("user", "the second question")
     shown = io.StringIO()
     person = HumanPolicy(source=io.StringIO("one\n\ntwo\n\nthree\n\n"), output=shown)
@@ -149,7 +149,7 @@ async def test_only_what_is_new_is_shown():
 
 
 async def test_hostile_text_cannot_steer_the_terminal():
-    """Control characters, directions and markup in a prompt are shown as what they are."""
+    """Control characters, direction marks and markup in a prompt are escaped."""
     evil = Message("user\x1b[2J", "\x1b]0;owned\x07[red]red[/red] \u202eback\nkept :smile:", name="\x9b1m")
     parts = Message("user", "", parts=(Part("image\x1b[1m", media_type="image/png"),))
     called = Message("assistant", "", tool_calls=(ToolCall("look\x1b[1m", "\x08"),))
@@ -161,20 +161,20 @@ async def test_hostile_text_cannot_steer_the_terminal():
 
 
 async def test_the_role_is_named():
-    """Whoever plays another role is told which."""
+    """The prompt names the role, if it is not the policy's."""
     _, shown = await answer("2\n\n", asking(role="grader"))
     assert "You are the grader" in shown
 
 
 @pytest.mark.parametrize("typed", ["/quit\n", "half an answer\n/quit\n\n", "", "\n\n"])
 def test_leaving_stops_everything(typed):
-    """`/quit`, and an input that ends before there is an answer, are the person's Ctrl-C."""
+    """`/quit`, and input that ends before an answer, raise `HumanQuit`."""
     with pytest.raises(HumanQuit):
         asyncio.run(answer(typed))
 
 
-async def test_who_has_left_is_not_asked_again(typist):
-    """Whatever waits or is asked later hears at once that nobody is there, until the policy was closed."""
+async def test_a_person_who_has_quit_is_not_asked_again(typist):
+    """Waiting and later questions raise `HumanQuit` at once, until the policy is closed."""
     person = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(person.complete(asking(Message("user", f"question {n}")))) for n in range(50)]
     await typist.sees("question 0")
@@ -189,13 +189,13 @@ async def test_who_has_left_is_not_asked_again(typist):
     await person.close()
 
 
-def through_the_door(coroutine):
-    """As `rolltrace.play` does it."""
+def with_asyncio_run(coroutine):
+    """Runs it as `rolltrace.play` does."""
     return asyncio.run(coroutine)
 
 
-def in_ones_own_loop(coroutine):
-    """As in a notebook, or a program with a loop of its own: nobody cancels what is left in it."""
+def in_own_loop(coroutine):
+    """Runs it as a notebook or a program with its own loop does, where leftover tasks are not cancelled."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(coroutine)
@@ -205,9 +205,9 @@ def in_ones_own_loop(coroutine):
 
 
 @pytest.mark.parametrize("group_size", [1, 4])
-@pytest.mark.parametrize("run", [through_the_door, in_ones_own_loop])
+@pytest.mark.parametrize("run", [with_asyncio_run, in_own_loop])
 def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size, run):
-    """All that is in flight when the person leaves is in the record as cancelled, and the ledger adds up."""
+    """When the person quits, rollouts in flight are recorded as cancelled, and the ledger adds up."""
     source = io.StringIO("50\n\n/quit\n")
     person = HumanPolicy(source=source, output=io.StringIO())
     with pytest.raises(HumanQuit):
@@ -224,8 +224,8 @@ def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size, run):
 
 
 @pytest.mark.parametrize("env", ["rubric", "preference"])
-def test_a_grader_who_leaves_ends_the_run(tmp_path, env):
-    """Also who is asked many things at once, for a rollout or a group, ends the run; from outside, as Ctrl-C does."""
+def test_a_grader_who_quits_ends_the_run(tmp_path, env):
+    """A grader who quits ends the run like Ctrl-C, also with many questions open for a rollout or a group."""
     person = HumanPolicy(source=io.StringIO("/quit\n"), output=io.StringIO())
     with pytest.raises(KeyboardInterrupt, match="the person who plays has quit"):
         play(env, "scripted:noisy", roles={"grader": person}, out=tmp_path / "run", groups=50, concurrency=4)
@@ -235,8 +235,8 @@ def test_a_grader_who_leaves_ends_the_run(tmp_path, env):
     assert ledger.complete
 
 
-async def test_a_group_that_nobody_will_grade_says_so():
-    """Who was played to an end before the person left has a score that says why there is no reward."""
+async def test_a_group_that_will_not_be_graded_says_so():
+    """A member that finished before the person quit has a null score that says why there is no reward."""
 
     class Graded(Stage):
         async def grade_group(self, rollouts):
@@ -257,8 +257,8 @@ async def test_a_group_that_nobody_will_grade_says_so():
     assert "HumanQuit" in score.error.message
 
 
-async def test_a_question_can_be_called_off(typist):
-    """Whoever is cancelled while a person thinks stops at once; what is typed afterwards is for the next question."""
+async def test_a_question_can_be_cancelled(typist):
+    """Cancelling a question takes effect at once; what is typed afterwards answers the next question."""
     person = HumanPolicy(source=typist.source, output=typist.shown)
     waiting = asyncio.create_task(person.complete(asking(Message("user", "the first"))))
     await typist.sees("the first")
@@ -276,7 +276,7 @@ async def test_a_question_can_be_called_off(typist):
 
 
 def terminal_threads():
-    """The threads that show questions to a person."""
+    """The threads that read a person's input."""
     return [thread for thread in threading.enumerate() if thread.name == "rolltrace-terminal"]
 
 
@@ -286,8 +286,8 @@ async def _no_desk_is_served():
         assert not thread.is_alive()
 
 
-async def test_a_thread_waits_for_nobody_who_is_gone(typist):
-    """When nothing is asked any more, no thread is left."""
+async def test_no_thread_is_left_without_questions(typist):
+    """The input thread ends when no question is left."""
     person = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(person.complete(asking())) for _ in range(3)]
     await typist.sees("1 + 1?")
@@ -300,7 +300,7 @@ async def test_a_thread_waits_for_nobody_who_is_gone(typist):
 
 
 async def test_a_person_gets_one_question_at_a_time(typist):
-    """What is asked meanwhile waits for its turn."""
+    """Further questions wait until the current one is answered."""
     desk_of = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(desk_of.complete(asking(Message("user", f"question {n}")))) for n in range(2)]
     await typist.sees("question 0")
@@ -314,7 +314,7 @@ async def test_a_person_gets_one_question_at_a_time(typist):
 
 
 async def test_a_game_goes_on_before_another_is_begun(monkeypatch):
-    """What the same rollout asks next is put before what others asked earlier, if it comes soon enough."""
+    """The next question of the same rollout goes before earlier ones of others, if it comes soon enough."""
     order = []
 
     def hold(name):
@@ -344,7 +344,7 @@ def test_a_person_plays_in_several_event_loops():
 
 
 def test_all_who_play_at_the_terminal_share_it():
-    """Two roles that are played by a person at standard input are the same person, who answers one at a time."""
+    """Two roles that a person plays at standard input share one terminal, and are asked one at a time."""
     code = """
 import asyncio
 from rolltrace.policies.human import human
@@ -367,7 +367,7 @@ asyncio.run(ask())
 
 
 class Rooms(Env):
-    """Two turns, in which a person may look."""
+    """An env of two turns with a tool to look."""
 
     def __init__(self):
         self.turn = 0
@@ -381,7 +381,7 @@ class Rooms(Env):
 
 
 async def test_a_person_leaves_the_same_record_as_a_model():
-    """Prompt, response, tools, termination and raw text are recorded as of any policy."""
+    """Prompt, response, tools, termination and raw text are recorded as for any policy."""
     person = HumanPolicy(name="Ada", source=io.StringIO('/call look {"at": "x"}\n\nHere.\n\n'), output=io.StringIO())
     sink = MemorySink()
     async with aclosing(Runner(person, sink=sink).play([Stage(lambda number: Rooms())])) as groups:
@@ -433,7 +433,7 @@ def test_a_person_who_leaves_ends_the_command(tmp_path):
 
 
 def test_a_person_can_be_interrupted(tmp_path):
-    """Ctrl-C while a question waits for its answer ends the command at once, and leaves the record."""
+    """Ctrl-C during a question ends the command at once, and the record is kept."""
     with subprocess.Popen(
         COMMAND, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -450,7 +450,7 @@ def test_a_person_can_be_interrupted(tmp_path):
 
 
 def test_a_person_plays_at_a_terminal(tmp_path):
-    """At a terminal the person sees where to type, and Ctrl-D ends an answer."""
+    """At a terminal the person sees a prompt, and Ctrl-D ends an answer."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(
@@ -464,7 +464,7 @@ def test_a_person_plays_at_a_terminal(tmp_path):
             shown += chunk
             if typed and b"rollout %d" % (2 - len(typed)) in shown:
                 os.write(ours, typed.pop(0))
-    except OSError:  # how a terminal says that the other side is gone
+    except OSError:  # a terminal reports the closed other side in this way
         pass
     os.close(ours)
     assert b"> " in shown

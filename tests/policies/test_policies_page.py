@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
 
 def test_every_kind_has_its_row():
-    """One that is added is told."""
+    """Every kind of policy has a row in the table."""
     rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
     for kind in (*POLICY_KINDS, "replay", *(f"scripted:{name}" for name in SCRIPTED_POLICIES)):
         assert any(f"`{kind}" in row for row in rows), kind
@@ -23,7 +23,7 @@ def test_every_kind_has_its_row():
 
 @pytest.mark.parametrize("kind", POLICY_KINDS)
 def test_every_argument_is_told(kind):
-    """What can be set is on the page."""
+    """Every argument is documented on the page."""
     factory = partial(import_object(POLICY_KINDS[kind], "policy"), "text after the colon")
     for argument in list_arguments(factory):
         assert re.search(rf"`[^`]*\b{argument.name}\b[^`]*`", PAGE), (kind, argument.name)

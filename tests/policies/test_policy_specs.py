@@ -36,7 +36,7 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_policy_of_ones_own(own):
-    """A class, a function and an instance can be named, the first two with arguments."""
+    """A spec can name a class, a function or an instance; the first two take arguments."""
     for spec in (f"{own}:Own,times=2", f"{own}:make,times=2", f"{own}:made"):
         policy = load_policy(spec)
         assert isinstance(policy, Policy)
@@ -68,7 +68,7 @@ def test_a_policy_of_ones_own(own):
         ("load_own_policies:make", "Expected argument 'times'"),
     ],
 )
-def test_what_is_no_policy_is_told_with_what_would_be(own, spec, message):
+def test_invalid_specs(own, spec, message):
     """Every wrong specification gets an error that says what was expected."""
     with pytest.raises(InputError) as caught:
         load_policy(spec)
@@ -76,7 +76,7 @@ def test_what_is_no_policy_is_told_with_what_would_be(own, spec, message):
 
 
 def test_kinds_are_made_of_what_follows_their_colon():
-    """`openai:` takes a model and an address, `human` a name; further kinds may be handed in."""
+    """`openai:` takes a model and an address, `human` a name; callers can add kinds."""
     endpoint = load_policy("openai:qwen/3:8b@http://127.0.0.1:8000/v1,version=7,max_in_flight=3")
     assert (endpoint.model, endpoint.version) == ("qwen/3:8b", "7")
     assert load_policy("human").name == "human"
@@ -96,7 +96,7 @@ def test_kinds_are_made_of_what_follows_their_colon():
     ],
 )
 def test_arguments_begin_where_a_comma_and_a_name_do(spec, target, args):
-    """A comma in a path or a value is a part of it."""
+    """A comma that no `name=` follows is part of the path or value."""
     seen = {}
     kind, _, name = target.partition(":")
     load_policy(spec, {kind: lambda what, **given: seen.update(what=what, given=given) or ScriptedReplies(["x"])})
@@ -104,6 +104,6 @@ def test_arguments_begin_where_a_comma_and_a_name_do(spec, target, args):
 
 
 def test_an_unknown_policy_is_an_unknown_name():
-    """The command line tells unknown names from other mistakes."""
+    """An unknown policy raises UnknownNameError, which the command line tells apart from other mistakes."""
     with pytest.raises(UnknownNameError):
         load_policy("lokal")

@@ -1,4 +1,4 @@
-"""A policy that says again what was recorded."""
+"""A policy that replays recorded answers."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ class InMemoryRecords:
 
 
 class Talk(Env):
-    """So many turns, each with a question to the answerer, twice with the same words."""
+    """An env of `turns` turns, each of which asks another role `asks` times in the same words."""
 
     takes_any_completion = True
 
@@ -97,7 +97,7 @@ class Talk(Env):
 
 
 def recount(path):
-    """The records of a run by their place, without what differs from play to play."""
+    """The records of a run by address, without fields that differ between plays."""
     found = {}
     for segment in sorted((path / "rollouts").iterdir()):
         for fields in map(json.loads, segment.read_text().splitlines()):
@@ -107,7 +107,7 @@ def recount(path):
 
 
 def rewards(path):
-    """What the groups' graders gave; a mean's last digit hangs on the order in which members end."""
+    """The rewards of the groups' graders; the last digit of a mean depends on the order in which members end."""
     return sorted((score.name, round(score.value, 9) + 0.0) for score in RunReader(path).scores())
 
 
@@ -120,7 +120,7 @@ def timeless(value):
 
 
 async def played(policy, builders, roles=None, **settings):
-    """What is recorded of a play, in memory."""
+    """The records of a play, in memory."""
     sink = MemorySink()
     async with aclosing(Runner(policy, roles=roles, sink=sink, **settings).play(builders)) as groups:
         async for _ in groups:
@@ -129,7 +129,7 @@ async def played(policy, builders, roles=None, **settings):
 
 
 async def replayed(sink, builders, *, strict=True, **settings):
-    """What is recorded when that play is played again from its own record."""
+    """The records of a replay of those records."""
     replay = ReplayPolicy(InMemoryRecords(sink.rollouts, sink.scores), strict=strict)
     return await played(replay, builders, **settings)
 
@@ -186,7 +186,7 @@ async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
 
 
 async def test_tokens_are_given_only_where_they_are_wanted():
-    """A replay hands out token ids only where they are recorded again."""
+    """A replay returns token ids only if the request asks for them."""
     sink = await played(counting(tokens=Tokens((1, 2), (3,))), [Stage(lambda number: Talk(1))])
     [rollout] = sink.rollouts
     replay = ReplayPolicy(InMemoryRecords([rollout]))
@@ -196,7 +196,7 @@ async def test_tokens_are_given_only_where_they_are_wanted():
 
 
 async def test_questions_put_at_once_are_answered_in_their_order():
-    """Of equal questions the first gets the first answer, however long each takes to be looked up."""
+    """Equal concurrent questions get the recorded answers in order, however long each lookup takes."""
 
     class Crowd(Talk):
         async def step(self, completion):
@@ -271,7 +271,7 @@ async def test_strict_can_be_turned_off():
 
 
 async def test_a_missing_rollout_is_named():
-    """What was never played cannot be replayed, and the error says which it is."""
+    """A rollout that is not in the record cannot be replayed, and the error names it."""
     sink = await played(counting(), [Stage(lambda number: Talk())])
     again = await replayed(sink, [Stage(lambda number: Talk(), task="another")])
     [rollout] = again.rollouts
@@ -299,7 +299,7 @@ async def test_failures_and_retries_are_replayed(tmp_path):
 
 
 async def test_a_turn_on_which_the_env_failed_is_replayed():
-    """The answer that an env did not finish is given again, whole; an env that now goes on has no record of more."""
+    """A turn that the env did not finish is replayed whole; an env that plays on is told that the record ends there."""
     call = ToolCall("look", '{"at": "door"}', id="c1")
     answer = Completion(
         message=Message("assistant", "", tool_calls=(call,), reasoning="hm"),
@@ -324,7 +324,7 @@ async def test_a_turn_on_which_the_env_failed_is_replayed():
 
 
 async def test_another_role_that_failed_inside_the_env_is_not_the_policys_next_turn():
-    """Where an answerer failed the env, the policy's turn is a step; it did not fail at the turn after that."""
+    """If another role failed inside the env, the policy's turn is a recorded step, not a failed turn after it."""
 
     class Needy(Talk):
         async def step(self, completion):
@@ -393,7 +393,7 @@ async def test_a_cut_reply_of_another_role_is_replayed_as_cut():
 
 
 async def test_what_is_being_played_is_not_read_again():
-    """Of many rollouts, those that were asked for last are kept, whenever they were read first."""
+    """The rollouts that were used last stay cached, whenever they were first read."""
     sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=MAX_CACHED + 2)])
     read = []
 
@@ -412,8 +412,8 @@ async def test_what_is_being_played_is_not_read_again():
     assert read == [first.id, *(rollout.id for rollout in others)]
 
 
-async def test_the_policy_can_be_asked_beside_its_turns():
-    """A call in the policy's own role is told from its turns by the prompt."""
+async def test_extra_calls_of_the_policy_are_told_from_its_turns():
+    """A call in the policy's own role is told from its turns by its prompt."""
     numbers = iter(range(100))
     policy = ScriptedReplies(lambda request: f"number {next(numbers)}")
     sink = await played(policy, [Stage(lambda number: Talk(2, asks=2, role="policy"))])
@@ -423,7 +423,7 @@ async def test_the_policy_can_be_asked_beside_its_turns():
 
 
 async def test_calls_that_go_on_with_a_conversation_are_found():
-    """A call of which only what is new was recorded is found by its whole prompt."""
+    """A call that was recorded as a continuation is found by its whole prompt."""
 
     class Chatting(Talk):
         async def step(self, completion):
@@ -444,14 +444,14 @@ async def test_calls_that_go_on_with_a_conversation_are_found():
 
 
 async def test_text_that_cannot_be_written_is_no_difference():
-    """A lone surrogate is recorded as something else, and is still the same question."""
+    """A lone surrogate is recorded as another character, and the question still matches."""
     sink = await played(counting(), [Stage(lambda number: Talk(word="go \ud800"))])
     [rollout] = (await replayed(sink, [Stage(lambda number: Talk(word="go \ud800"))])).rollouts
     assert rollout.status is Status.OK
 
 
 async def test_the_later_session_counts():
-    """Where a restart played the same again, its answers are given, whatever the order of the records."""
+    """If a restart played the same again, the later session's answers are used, whatever the order of the records."""
     old = await played(ScriptedReplies(["old"]), [Stage(lambda number: Talk(1))])
     new = await played(ScriptedReplies(["new"]), [Stage(lambda number: Talk(1))])
     sessions = [replace(rollout, session=f"s{n}") for n, rollout in enumerate([*old.rollouts, *new.rollouts])]
@@ -461,7 +461,7 @@ async def test_the_later_session_counts():
 
 
 def test_a_run_without_text_is_refused(tmp_path):
-    """Of a run recorded as numbers there is nothing to say; of a share of it, the error names the rollout."""
+    """A run recorded as numbers is refused; in a run recorded in part as numbers, the error names the rollout."""
     play("arithmetic", "scripted:noisy", out=tmp_path / "numbers", trace="numbers")
     with pytest.raises(InputError, match="recorded as numbers: record with --trace full"):
         replay_policy(tmp_path / "numbers")
@@ -474,7 +474,7 @@ def test_a_run_without_text_is_refused(tmp_path):
 
 
 def test_a_run_without_rollouts_is_refused(tmp_path):
-    """There must be something to replay."""
+    """A run without rollouts is refused."""
     create_run(tmp_path / "empty").close()
     with pytest.raises(InputError, match="got an empty one"):
         replay_policy(tmp_path / "empty")
@@ -482,13 +482,13 @@ def test_a_run_without_rollouts_is_refused(tmp_path):
 
 @pytest.mark.parametrize("spec", ["replay", "replay:", "replay,strict=false"])
 def test_a_replay_must_say_of_what(spec):
-    """Without a run the error says how one is given."""
+    """Without a run, the error says how to name one."""
     with pytest.raises(InputError, match="got none: use replay:RUN"):
         open_policy(spec)
 
 
 def test_a_run_is_replayed_by_its_name(tmp_path):
-    """`replay:RUN` names the policy, wherever one can be named, and `strict=false` goes with it."""
+    """`replay:RUN` is accepted wherever a policy is named, and takes `strict=false`."""
     play("arithmetic", "scripted:noisy", out=tmp_path / "first", groups=2)
     summary = play("arithmetic", f"replay:{tmp_path / 'first'}", out=tmp_path / "again", groups=2)
     assert summary.statuses == {"ok": 8}
@@ -505,7 +505,7 @@ def test_a_run_is_replayed_by_its_name(tmp_path):
 
 
 def test_a_replay_can_be_played_twice_and_closed(tmp_path):
-    """One replaying policy serves several event loops, also after it was closed."""
+    """One replaying policy works in several event loops, also after `close`."""
     play("preference", "scripted:noisy", out=tmp_path / "first")
     policy = replay_policy(tmp_path / "first")
     for name in ("second", "third"):
@@ -516,7 +516,7 @@ def test_a_replay_can_be_played_twice_and_closed(tmp_path):
 
 
 async def test_a_seat_that_is_played_in_a_role_is_replayed():
-    """A seat that is the opponent's has turns, not calls, and each seat is answered from its own."""
+    """A seat that is played in a role has turns, not calls, and each seat is answered from its own record."""
 
     class Game(Stage):
         def role_of(self, seat):

@@ -1,4 +1,4 @@
-"""A chat server on loopback that misbehaves as it is told to: for each request it has a behaviour."""
+"""A chat server on loopback that misbehaves as each test configures it, one behaviour per request."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Does what each behaviour says, in turn, and the last one ever after; keeps all that it was sent.
+    """Runs one behaviour per request, repeats the last one, and keeps every request that it received.
 
-    Other paths than chat completions are answered with what `others` has for them, as JSON or a response, or 404.
+    Requests to other paths get the entry of `others` as JSON or as a response, or 404.
     """
 
     def __init__(self, *behaviours: Behaviour, others: dict[str, Any] | None = None) -> None:
@@ -121,7 +121,7 @@ def calls(*tool_calls: Any, **fields: Any) -> Behaviour:
 
 
 def hangs(seconds: float = 3600.0) -> Behaviour:
-    """Sends no byte, though so much time passes."""
+    """Sends no byte while this much (fake) time passes."""
 
     async def hang(request: web.Request) -> web.StreamResponse:
         skip_time(seconds)
@@ -132,7 +132,7 @@ def hangs(seconds: float = 3600.0) -> Behaviour:
 
 
 def waits() -> Behaviour:
-    """Sends no byte, and lets no time pass."""
+    """Sends no byte, and no time passes."""
     return hangs(0.0)
 
 
@@ -153,7 +153,7 @@ def resets(after: bytes | None = None) -> Behaviour:
 
 
 def drips(pieces: Iterable[bytes], seconds: float = 0.0) -> Behaviour:
-    """Sends the body in chunks, and lets so much time pass before each."""
+    """Sends the body in chunks, and lets this much time pass before each."""
 
     async def drip(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -181,7 +181,7 @@ def gzipped(body: Any) -> Behaviour:
 
 
 def echoes_headers(status: int) -> Behaviour:
-    """Sends back the headers that it was sent, as careless gateways do."""
+    """Echoes the request headers in its reply, as careless gateways do."""
 
     async def echo(request: web.Request) -> web.StreamResponse:
         headers = dict(request.headers)

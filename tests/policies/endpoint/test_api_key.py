@@ -66,7 +66,7 @@ def all_text(directory):
     ],
 )
 async def test_a_planted_key_is_found_nowhere(tmp_path, monkeypatch, capfd, caplog, behaviour):
-    """Whatever a server does with the key, nothing that is written or said has it."""
+    """Whatever a server does with the key, it appears in nothing that is written, logged or shown."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     caplog.set_level(logging.DEBUG)
     async with Server(behaviour) as server:
@@ -91,7 +91,7 @@ async def test_a_planted_key_is_found_nowhere(tmp_path, monkeypatch, capfd, capl
 
 @pytest.mark.parametrize("end", [b"", b"\r\nX-Broken\x00: 1\r\n\r\n"], ids=["cut", "malformed"])
 async def test_a_key_in_broken_headers(monkeypatch, end):
-    """A key that comes back in headers that are cut off or malformed is not told either."""
+    """A key that comes back in truncated or malformed headers is redacted too."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
     async def serve(reader, writer):
@@ -113,7 +113,7 @@ async def test_a_key_in_broken_headers(monkeypatch, end):
 
 @pytest.mark.parametrize("written", [KEY[:-1], KEY[:8], ESCAPED[:-1], ESCAPED[:-6], ESCAPED[:-5], KEY[:-2] + "\\u00"])
 async def test_a_key_that_a_broken_connection_cut(monkeypatch, written):
-    """What came of a key before the connection broke is not told: all but its last character is as good as the key."""
+    """A reply that is cut inside the key is withheld: all but the last character is as good as the key."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     async with Server(resets(f'{{"e": "{written}'.encode())) as server:
         policy = EndpointPolicy("parrot", server.url, retries=0)
@@ -125,7 +125,7 @@ async def test_a_key_that_a_broken_connection_cut(monkeypatch, written):
 
 @pytest.mark.parametrize("host", ["sk-Planted-0123456789", "sk%2DPlanted%2D0123456789", "sk-\\u0050lanted-0123456789"])
 async def test_a_redirect_to_the_key(host):
-    """A host's name is shown in small letters, so the key is looked for before that."""
+    """The key is redacted before the host name is lower-cased, in which form it would not match."""
     async with Server(replies("moved", 302, headers={"Location": f"http://{host}/x"})) as server:
         policy = EndpointPolicy("parrot", server.url, InMemoryApiKey("sk-Planted-0123456789"), retries=0)
         with pytest.raises(PolicyError, match="status 302: moved, a redirect: it is not followed"):
@@ -135,7 +135,7 @@ async def test_a_redirect_to_the_key(host):
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
 def test_a_key_in_another_encoding(encoding):
-    """Where a reader of JSON would find the encoding out, so is it found out here."""
+    """The key is redacted in every encoding that a JSON parser would detect."""
     assert b"[key]" in redact_key(f'"{KEY}"'.encode(encoding), KEY)
 
 
@@ -149,7 +149,7 @@ def test_the_beginning_of_a_key_is_kept_in_a_whole_text():
 
 
 def test_a_text_of_too_many_escapes_is_withheld():
-    """A search of it would take seconds."""
+    """A text with more than a million escapes is withheld, because searching it would take seconds."""
     assert redact_key(b"\\u0061" * 1_000_001, KEY) == WITHHELD
     assert redact_key(b"\\n" * 2_000_000, KEY) == b"\\n" * 2_000_000
 
@@ -159,7 +159,7 @@ WAYS = st.sampled_from(["{}", "\\{}", "\\\\{}", "\\" * 20 + "{}", "u", "U"])
 
 @given(st.lists(WAYS, min_size=len(KEY), max_size=len(KEY)))
 def test_any_spelling_of_a_key_is_found(ways):
-    """Each character may be plain or escaped, in either case of the hexadecimal digits, and inside a string in JSON."""
+    """The key is redacted, or the text withheld, however its characters are escaped, also inside a JSON string."""
     digits = {"u": "\\u{:04x}", "U": "\\\\u{:04X}"}
     spelled = "".join(
         digits[way].format(ord(letter)) if way in digits else way.format(letter)
@@ -170,7 +170,7 @@ def test_any_spelling_of_a_key_is_found(ways):
 
 
 async def test_the_key_is_read_when_it_is_sent(monkeypatch):
-    """A key may change while running; its variable may have another name; without it no header is sent."""
+    """The key is read at each request; its variable can be configured; without a key no header is sent."""
     async with Server(says()) as server:
         policy = EndpointPolicy("parrot", server.url, key_variable="PARROT_KEY")
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -183,8 +183,8 @@ async def test_the_key_is_read_when_it_is_sent(monkeypatch):
     assert sent == [None, "Bearer first-key", "Bearer second-key"]
 
 
-async def test_a_key_that_is_none(monkeypatch):
-    """A key that no header can hold is refused by the name of its variable."""
+async def test_a_key_that_no_header_can_hold(monkeypatch):
+    """A key with a line break is refused; the error names its variable and not its value."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-\nX-Injected: yes")
     policy = EndpointPolicy("parrot", "http://127.0.0.1:9")
     with pytest.raises(PolicyError, match="OPENAI_API_KEY") as raised:
@@ -194,14 +194,14 @@ async def test_a_key_that_is_none(monkeypatch):
 
 @pytest.mark.parametrize("slip", ["sk-hunter22", "hunter22/x", "", "2hunter22", "hunter22\n", "my hunter22"])
 def test_a_key_in_the_place_of_its_variable(slip):
-    """What is no name may be the key itself: it is refused, and not repeated."""
+    """A value that is no variable name may be the key itself: it is refused, and the error does not repeat it."""
     with pytest.raises(InputError, match="the name of an environment variable") as raised:
         EndpointPolicy("parrot@http://127.0.0.1:9", key_variable=slip)
     assert "hunter22" not in str(raised.value)
 
 
-async def test_a_key_that_is_held():
-    """It goes before one of the environment, is shown nowhere, and stays in its process; no variable is named."""
+async def test_a_key_in_memory():
+    """A key given in memory wins over the environment, is never shown or pickled, and its error names no variable."""
     async with Server(says(), replies("no", 401)) as server:
         policy = EndpointPolicy("parrot", server.url, InMemoryApiKey(KEY), retries=0)
         await policy.complete(Request(messages=(Message("user", "Hi."),)))
@@ -215,7 +215,7 @@ async def test_a_key_that_is_held():
 
 
 async def test_a_refused_key_names_its_variable():
-    """Whoever is refused reads what to set."""
+    """The error of a refused request names the environment variable to set."""
     async with Server(replies("no", 401)) as server:
         policy = EndpointPolicy("parrot", server.url, key_variable="PARROT_KEY")
         with pytest.raises(PolicyError, match="To do: set the key in the environment variable PARROT_KEY"):
@@ -224,21 +224,21 @@ async def test_a_refused_key_names_its_variable():
 
 
 def test_a_word_in_the_place_of_a_key_is_no_secret():
-    """`EMPTY` and the like are given where a server asks for no key; answers keep the word."""
+    """`EMPTY` and other placeholders for servers without a key are not redacted from replies."""
     assert redact_key(b"The list is EMPTY.", "EMPTY") == b"The list is EMPTY."
     assert redact_key(b'{"a": "\\u00e9"}', KEY) == b'{"a": "\\u00e9"}'
 
 
 @pytest.mark.parametrize("url", ["http://me:hunter22@host/v1", "https://hunter22@host", "http://host/v1?key=hunter22"])
 def test_a_password_in_an_address_is_refused(url):
-    """An address is recorded and shown, so it holds no secret, and the error does not repeat it."""
+    """An address is recorded and shown, so one with a password is refused, and the error does not repeat it."""
     with pytest.raises(InputError, match="Expected a base URL without") as raised:
         EndpointPolicy(f"parrot@{url}")
     assert "hunter22" not in str(raised.value)
 
 
 def test_an_address_without_a_scheme_is_not_repeated():
-    """What follows the model may be a password."""
+    """The text after the model's name may hold a password, so the error does not repeat it."""
     with pytest.raises(InputError, match="openai:MODEL@BASE_URL") as raised:
         EndpointPolicy("parrot@me:hunter22@host")
     assert "hunter22" not in str(raised.value)

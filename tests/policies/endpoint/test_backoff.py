@@ -1,4 +1,4 @@
-"""When an endpoint is asked again."""
+"""When a request to an endpoint is retried."""
 
 from datetime import UTC, datetime
 
@@ -25,12 +25,12 @@ NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
     ],
 )
 def test_retry_after(header, seconds):
-    """Seconds or a date; what is neither says nothing."""
+    """A Retry-After header holds seconds or a date; any other value is ignored."""
     assert parse_retry_after(header, NOW) == seconds
 
 
 def test_no_wait_is_longer_than_the_longest():
-    """Neither many failures nor a server's wish make anybody wait for ever."""
+    """No wait exceeds `max_wait`, whatever the number of failures or the Retry-After header."""
     patience = Backoff()
     for failures in (1, 10, 10_000):
         for asked in (None, 0.0, 59.9, 1e9, float("inf")):
@@ -38,7 +38,7 @@ def test_no_wait_is_longer_than_the_longest():
 
 
 def test_the_range_of_waits_doubles():
-    """Those who failed together spread over twice the time at each further failure."""
+    """The range from which a wait is drawn doubles with each failure, up to the longest wait."""
     patience = Backoff()
     for failures, most in ((1, 0.5), (2, 1.0), (5, 8.0), (20, 60.0)):
         waits = [patience.delay(failures, None) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""What a server answered, read."""
+"""Reading a server's reply."""
 
 import json
 
@@ -40,7 +40,7 @@ def read(reply):
     ],
 )
 def test_how_an_answer_ended(reason, fields, termination):
-    """Each server's word for an end is one of ours; what is no end of a turn says why."""
+    """Each known finish reason maps to a termination; any other is malformed, with a parse error and the raw reply."""
     found = read(completion("x", finish_reason=reason, **fields))
     assert found.termination == termination
     assert (found.parse_error is not None) == (termination == "malformed")
@@ -49,7 +49,7 @@ def test_how_an_answer_ended(reason, fields, termination):
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 def test_reasoning_is_kept_apart(name):
-    """Under either name it is the message's reasoning."""
+    """Reasoning is read into the message's reasoning under either of its field names."""
     message = read(completion("4", **{name: "2 + 2"})).message
     assert (message.content, message.reasoning) == ("4", "2 + 2")
 
@@ -60,7 +60,7 @@ def test_content_in_parts():
 
 
 def test_an_empty_answer_is_an_answer():
-    """A model may say nothing."""
+    """An empty answer is an answer."""
     for nothing in (None, ""):
         found = read(completion(nothing))
         assert (found.message.content, found.termination, found.raw) == ("", "eos", None)
@@ -76,8 +76,8 @@ def test_tool_calls_as_they_were_written():
     assert found.raw is None
 
 
-def test_invented_ids_are_no_given_ones():
-    """Neither a later call of the same answer nor an earlier one of the conversation has the id that is made up."""
+def test_generated_ids_are_unique():
+    """A generated call id differs from those of the same answer and of the conversation so far."""
     given = [call(id=None), call(id="call_3_0"), call(id="call_3_0")]
     body = json.dumps(completion(None, finish_reason="tool_calls", tool_calls=given)).encode()
     reply = read_reply(body, where="m at h", key=EnvironmentApiKey("KEY"))
@@ -86,8 +86,8 @@ def test_invented_ids_are_no_given_ones():
 
 
 @pytest.mark.parametrize("url", [f"blob:image/png;{Blob.of(b'x').name}", f"blob:{Blob.of(b'x').name}", "blob:x"])
-def test_a_server_names_no_blob_of_the_run(url):
-    """What looks like our own reference is an address that is none of ours, there and back; raw has it as it came."""
+def test_a_server_cannot_reference_a_blob_of_the_run(url):
+    """An image address that looks like a blob reference becomes `unknown-blob:`; raw keeps what the server sent."""
     for image in (url, {"url": url}):
         found = read(completion([{"type": "image_url", "image_url": image}]))
         again = as_message(to_openai(found.message), "again", [])
@@ -98,7 +98,7 @@ def test_a_server_names_no_blob_of_the_run(url):
 
 
 def test_a_server_marks_no_call_as_unreadable():
-    """Whether a call can be read is found out here; what a server says of it is in raw."""
+    """A server's own `error` field does not mark a call as unreadable; it is only kept in raw."""
     found = read(completion(None, finish_reason="tool_calls", tool_calls=[call(error="mine"), call(id="c2", error=1)]))
     assert found.message.tool_calls == (
         ToolCall("look", '{"at": "wall"}', "c1"),
@@ -132,13 +132,13 @@ def test_an_old_function_call():
     ],
 )
 def test_usage(usage, counts):
-    """Where one of the counts is unknown there is no usage: a 0 would be a claim."""
+    """If one of the counts is unknown or out of range, usage is None: a 0 would be a false claim."""
     found = read({**completion(), "usage": usage}).usage
     assert (found and (found.prompt_tokens, found.completion_tokens)) == counts
 
 
-def test_half_characters_and_numbers_that_are_none():
-    """What Python servers let through is read: a lone surrogate becomes U+FFFD, NaN is left out."""
+def test_lone_surrogates_and_nan():
+    """Replies that Python servers produce are read: a lone surrogate becomes U+FFFD, and NaN is left out."""
     body = b'{"choices": [{"message": {"content": "a\\ud83d"}, "finish_reason": "stop", "logprobs": NaN}]}'
     assert read(body).message.content == "a\ufffd"
 
@@ -161,7 +161,7 @@ JSON = st.recursive(
 
 @given(JSON, JSON, JSON)
 def test_any_reply_is_read_or_refused(message, reason, usage):
-    """No JSON makes reading fail in another way than by a PolicyError with the raw reply."""
+    """Any JSON is either read or raises a PolicyError with the raw reply."""
     body = json.dumps({"choices": [{"message": message, "finish_reason": reason}], "usage": usage}).encode()
     found, error = None, None
     try:

@@ -1,4 +1,4 @@
-"""What a server is sent."""
+"""The body of a chat request."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ def body_of(request, **settings):
 
 
 def test_settings_are_sent_as_they_are_named():
-    """Only what is set is sent, the seed in a size that all servers take."""
+    """Only settings that are set are sent, and the seed fits the range that all servers take."""
     sampling = Sampling(
         temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, max_tokens=8, stop=("a", "b"), other=FrozenMap.of({"best": 1})
     )
@@ -36,7 +36,7 @@ def test_settings_are_sent_as_they_are_named():
 
 
 def test_extra_fields_add_replace_and_take_away():
-    """What a particular server needs otherwise can be said."""
+    """`extra` can add, replace and remove fields, for servers that differ."""
     request = Request(messages=(), sampling=Sampling(max_tokens=8, temperature=1.0), seed=3)
     sent = body_of(
         request, max_tokens_field="max_completion_tokens", extra={"seed": None, "tools": [], "think": {"on": 1}}
@@ -62,7 +62,7 @@ def test_extra_fields_add_replace_and_take_away():
     ],
 )
 def test_extra_fields_are_no_sampling(name):
-    """A record says what was sampled with, so that is said in one place only; to take a field away is allowed."""
+    """`extra` may remove a sampling setting but not set it, so that the record has it in one place."""
     with pytest.raises(InputError, match=rf"no sampling settings in `extra`, got {name}: .*--sampling"):
         validate_extra({name: 0, "think": 1}, "own")
     assert validate_extra({name: None, "think": 1}, "own") == {name: None, "think": 1}
@@ -70,7 +70,7 @@ def test_extra_fields_are_no_sampling(name):
 
 
 def test_tools_are_sent_with_their_schemas():
-    """A schema's own `$` keys come out as they went in."""
+    """A tool's schema is sent with its own `$` keys unchanged."""
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "integer"}}}
     request = Request(messages=(), tools=(ToolSpec("add", "Adds.", FrozenMap.of(schema)),))
     assert body_of(request)["tools"] == [
@@ -79,7 +79,7 @@ def test_tools_are_sent_with_their_schemas():
 
 
 def test_images_are_sent_as_data():
-    """The bytes of an image go with the message; an image of which only the name is known is refused."""
+    """An image is sent with its bytes; an image of which only the name is known is refused."""
     image = Part("image", offset=4, blob=Blob.of(b"pixels"), media_type="image/png")
     [sent] = chat_messages([Message("user", "See.", parts=(image,))])
     url = f"data:image/png;base64,{base64.b64encode(b'pixels').decode()}"
@@ -90,7 +90,7 @@ def test_images_are_sent_as_data():
 
 
 def test_marks_of_ours_are_not_sent():
-    """Servers are sent neither why a call could not be read, nor that an answer was a refusal."""
+    """A call's parse error and the mark of a refusal are not sent to servers."""
     broken = ToolCall("", "gibberish", error="not a tool call")
     [sent] = chat_messages([Message("assistant", "No.", tool_calls=(broken,), other=FrozenMap.of({"refusal": True}))])
     assert sent == {

@@ -1,4 +1,4 @@
-"""A server is asked who it is once for all, and seldom where it cannot say."""
+"""A server is probed for its dialect once, and rarely again if the probe fails."""
 
 import asyncio
 import pickle
@@ -31,7 +31,7 @@ def _retries_at_once(monkeypatch):
 
 @asynccontextmanager
 async def asked(*answers, **settings):
-    """A server that lists its models in these ways, in turn and the last ever after, and a policy of it."""
+    """A server that lists its models with these replies in turn (repeating the last), and a policy that uses it."""
 
     def list_models(body):
         answer = answers[min(len(server.asked), len(answers)) - 1]
@@ -48,12 +48,12 @@ async def complete(policy, times):
 
 
 def wanted_tokens(server):
-    """For each answer that was asked for: whether its tokens were, too."""
+    """For each completion request: whether it asked for token ids."""
     return ["return_token_ids" in sent for sent in server.sent]
 
 
 async def test_many_at_once_ask_once():
-    """All who begin together wait for one list of models, and what it says holds."""
+    """Concurrent first requests share one probe of the list of models, and its result is kept."""
     async with asked(VLLM) as (server, policy):
         await complete(policy, 32)
         await complete(policy, 3)
@@ -62,8 +62,8 @@ async def test_many_at_once_ask_once():
 
 
 @pytest.mark.parametrize("answer", [(200, PAGE), (200, ""), (404, "none"), (401, "no"), (301, "moved")])
-async def test_what_will_not_pass_is_asked_once(answer):
-    """A web page, a refusal or a redirect in the place of the list is the last word for this policy."""
+async def test_a_permanent_probe_failure_is_not_retried(answer):
+    """If the list of models is a web page, a refusal or a redirect, this policy does not probe again."""
     async with asked(answer, VLLM) as (server, policy):
         await complete(policy, 32)
         skip_time(2 * REPROBE_SECONDS)
@@ -74,8 +74,8 @@ async def test_what_will_not_pass_is_asked_once(answer):
     assert reason.startswith("the server does not list its models: ")
 
 
-async def test_what_may_pass_is_asked_again_once_and_then_in_a_minute():
-    """A failing list costs two requests a minute, whatever else is asked; once it is there, tokens are had."""
+async def test_a_transient_probe_failure_is_retried_each_minute():
+    """A failing probe costs two requests a minute, whatever else is asked; once it succeeds, tokens are requested."""
     async with asked((502, PAGE), (502, PAGE), (429, "slow"), (503, "later"), VLLM) as (server, policy):
         await complete(policy, 32)
         assert len(server.asked) == 2
@@ -91,15 +91,15 @@ async def test_what_may_pass_is_asked_again_once_and_then_in_a_minute():
     assert wanted_tokens(server) == [False] * 72 + [True] * 16
 
 
-async def test_no_retries_are_none_for_the_list():
-    """A policy that is told not to ask again does not."""
+async def test_no_retries_apply_to_the_probe_too():
+    """With `retries=0` the probe is not retried either."""
     async with asked((502, PAGE), retries=0) as (server, policy):
         await complete(policy, 4)
     assert len(server.asked) == 1
 
 
-async def test_who_stops_waiting_does_not_stop_the_others():
-    """A caller that is cancelled leaves the list to the others; closing the policy ends the wait for it."""
+async def test_a_cancelled_caller_does_not_cancel_the_probe():
+    """A cancelled caller leaves the probe running for the others; closing the policy ends it."""
     reached, left = asyncio.Event(), asyncio.Event()
 
     async def hang(body):
@@ -125,8 +125,8 @@ async def test_who_stops_waiting_does_not_stop_the_others():
         await policy.close()
 
 
-async def test_a_copy_asks_for_itself():
-    """A policy that was pickled while the server failed does not keep quiet by another machine's clock."""
+async def test_a_pickled_policy_probes_again():
+    """A copy does not inherit the time of the last probe, which is of another machine's clock."""
     async with asked((502, PAGE), VLLM, retries=0) as (server, policy):
         await complete(policy, 1)
         async with pickle.loads(pickle.dumps(policy)) as copy:

@@ -64,7 +64,7 @@ HELLO = [entry("Hel", id=10), entry("lo", -0.25, id=11), {"token": "", "logprob"
 
 
 async def test_llama_cpp():
-    """Ids are in the verbose reply; those of the prompt are asked for; the server is asked who it is once."""
+    """Token ids come in the verbose reply; those of the prompt are requested; the server is probed once."""
     found, policy, server = await ask(llama("Hello", [10, 11, 99], HELLO), LLAMA, times=2)
     assert (found.tokens.prompt, found.tokens.response) == ((1, 2, 3), (10, 11, 99))
     assert found.tokens.logprobs == (-0.5, -0.25, -0.1)
@@ -76,7 +76,7 @@ async def test_llama_cpp():
 
 
 async def test_llama_cpp_with_fewer_log_probabilities_than_tokens():
-    """A stop sequence's tokens, and parts of characters, have no log-probabilities there; the ids are still right."""
+    """llama.cpp gives no log-probabilities for stop sequences and partial characters; the ids are still recorded."""
     reply = llama("Hello", [10, 11, 12, 13], HELLO[:2], stop_type="word")
     found, policy, _ = await ask(reply, LLAMA, stop=("END",))
     assert (found.tokens.response, found.tokens.logprobs) == ((10, 11, 12, 13), None)
@@ -126,7 +126,7 @@ async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
     ],
 )
 async def test_tokens_that_do_not_add_up_are_left_out(reply, others, reason):
-    """The answer stands without them, and the policy says why they are missing."""
+    """Token ids that contradict the answer are dropped, the answer is kept, and the policy says why."""
     found, policy, _ = await ask(reply, others)
     assert found.tokens is None
     assert found.message.content in ("Hello", "Hallo")
@@ -135,7 +135,7 @@ async def test_tokens_that_do_not_add_up_are_left_out(reply, others, reason):
 
 
 async def test_vllm():
-    """All is in one reply; the token that ends the turn has a text that no reader sees."""
+    """All token data of vLLM are in one reply; the token that ends the turn has no visible text."""
     found, policy, server = await ask(vllm("Hello", [10, 11, 99], ["Hel", "lo", "<|im_end|>"]), VLLM)
     assert (found.tokens.prompt, found.tokens.response) == ((1, 2, 3), (10, 11, 99))
     assert (found.tokens.logprobs, found.tokens.char_lengths) == ((-0.5, -0.5, -0.5), (3, 2, 0))
@@ -145,7 +145,7 @@ async def test_vllm():
 
 
 async def test_vllm_with_what_was_cut_or_parsed():
-    """A stop sequence, reasoning and tool calls are in the text of the tokens, and so in `raw`."""
+    """The text of the tokens includes a stop sequence, reasoning and tool calls, so `raw` has them."""
     reply = vllm("Hel", [10, 12], ["Hel", " END"], stop_reason=" END")
     found, _, _ = await ask(reply, VLLM, stop=(" END",))
     assert (found.termination, found.raw, found.tokens.response) == ("stop_sequence", "Hel END", (10, 12))
@@ -161,7 +161,7 @@ async def test_vllm_with_what_was_cut_or_parsed():
 
 
 def cuts(text):
-    """The bytes of a text, cut anywhere."""
+    """The bytes of a text, cut at any places."""
     data = text.encode()
     places = st.lists(st.integers(0, len(data)), max_size=8).map(lambda found: [0, *sorted(found), len(data)])
     return places.map(lambda ends: [data[start:end] for start, end in pairwise(ends)])
@@ -169,15 +169,15 @@ def cuts(text):
 
 @given(st.text(max_size=12).flatmap(cuts))
 def test_a_character_is_counted_with_its_last_part(pieces):
-    """Wherever tokens cut the bytes of a text, their lengths add up to it, and each has the characters it finished."""
+    """Wherever tokens cut the bytes of a text, lengths add up, and the token that completes a character has it."""
     text, char_lengths = join_token_bytes(pieces)
     assert text.encode() == b"".join(pieces)
     for ended, until in zip(accumulate(char_lengths), accumulate(pieces), strict=True):
         assert text[:ended] == until.decode("utf-8", "ignore")
 
 
-def test_bytes_that_are_no_text():
-    """An unfinished last character is one sign of the last token with a text; other bytes make the lengths unknown."""
+def test_bytes_that_are_not_utf8():
+    """An incomplete last character is one U+FFFD of the last non-empty token; other bytes make the lengths unknown."""
     assert join_token_bytes(["é".encode(), "😀".encode()[:2], "😀".encode()[2:3], b""]) == ("é\ufffd", (1, 0, 1, 0))
     assert join_token_bytes([b"a", b"\xff", b"b"]) == ("a\ufffdb", None)
     assert join_token_bytes(["😀".encode()[:2], b"b"]) == ("\ufffdb", None)
@@ -185,7 +185,7 @@ def test_bytes_that_are_no_text():
 
 
 async def test_tokens_are_asked_for_only_where_they_are_wanted():
-    """Without a wish, nothing but the OpenAI API is spoken."""
+    """Unless tokens are wanted, only the plain OpenAI API is used."""
     found, _, server = await ask(llama("Hello", [10, 11, 99], HELLO), LLAMA, include_tokens=False)
     assert (found.tokens, server.asked) == (None, [])
     assert set(server.sent[0]) == {"model", "messages"}
@@ -193,14 +193,14 @@ async def test_tokens_are_asked_for_only_where_they_are_wanted():
     assert (set(server.sent[0]), server.asked) == ({"model", "messages"}, [])
 
 
-async def test_a_certain_token_may_be_rounded_above_nought():
-    """A log-probability a hair above 0 is rounding, and stands."""
+async def test_a_certain_token_may_be_rounded_above_zero():
+    """A log-probability slightly above 0 is a rounding error, and is kept."""
     found, _, _ = await ask(llama("Hello", [10, 11, 99], [entry("Hel", 0.0005, id=10), *HELLO[1:]]), LLAMA)
     assert found.tokens.logprobs == (0.0005, -0.25, -0.1)
 
 
-async def test_a_reason_is_told_once_and_on_one_line(caplog):
-    """A server's words forge no line of the log, and other numbers are no other reason."""
+async def test_a_reason_is_logged_once_and_on_one_line(caplog):
+    """A server's message cannot forge a log line, and messages that differ only in numbers count as one reason."""
     counts = iter(range(1000))
 
     def fail(body):
@@ -215,7 +215,7 @@ async def test_a_reason_is_told_once_and_on_one_line(caplog):
 
 
 async def test_reasons_are_bounded():
-    """A server that always gives another reason does not fill the memory: after the first hundred they are others."""
+    """Memory is bounded for a server that always gives a new reason: after a hundred they count as `other reasons`."""
     lengths = iter(range(1, 1000))
 
     def fail(body):
@@ -227,7 +227,7 @@ async def test_reasons_are_bounded():
 
 
 async def test_a_key_in_the_text_of_tokens():
-    """What the tokens say is recorded where it was parsed, and has no key either."""
+    """The text of the tokens is recorded with the key redacted."""
     reply = vllm(
         None, [10, 11, 99], ["look sk-plan", "ted-0123", "<|end|>"], finish_reason="tool_calls", tool_calls=[call()]
     )

@@ -1,4 +1,4 @@
-"""The endpoint as a policy: what it can be told, and where it can be used."""
+"""The endpoint as a policy: its arguments, and where it can be used."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ def test_a_specification(given, base):
 
 
 def test_arguments_come_as_text():
-    """A command line's texts become what the signature says."""
+    """Arguments from the command line are text, and are converted to the types of the signature."""
     args = {
         "retries": "1", "timeout": "2.5", "extra": '{"a": null}', "send_reasoning": "false",
         "version": "12", "name": "mine", "context_length": "512",
@@ -88,7 +88,7 @@ def test_what_is_no_address_is_refused(url):
 
 
 def test_a_policy_works_in_one_loop_after_the_other():
-    """Connections belong to an event loop; closed or not, the next loop has its own."""
+    """Connections belong to an event loop; the next loop opens its own, whether or not the policy was closed."""
 
     async def once(policy_of, close):
         async with Server(says()) as server:
@@ -109,7 +109,7 @@ def test_a_policy_works_in_one_loop_after_the_other():
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_ended_without_closing_is_forgotten(caplog):
-    """A policy that was left open in a loop that is no more works in the next, and keeps nothing of the first."""
+    """A policy that was left open in a loop that has ended works in the next, and keeps no session of the first."""
     policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
 
     async def once(policy):
@@ -127,7 +127,7 @@ def test_a_loop_that_ended_without_closing_is_forgotten(caplog):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_many_at_once_after_several_loops_have_ended(caplog):
-    """The first request closes what the ended loops left, and all use the same new session."""
+    """The first request closes the sessions of ended loops, and all requests share one new session."""
     policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
     loops = [asyncio.new_event_loop() for _ in range(3)]
 
@@ -156,7 +156,7 @@ def test_many_at_once_after_several_loops_have_ended(caplog):
 
 @pytest.mark.parametrize(("files", "in_flight"), [(1024, 384), (256, 1), (1_000_000, 512), (-1, 512), (300, 22)])
 def test_two_policies_leave_files_to_the_process(monkeypatch, files, in_flight):
-    """Unless told otherwise, a policy opens no more than its share of what the process may open."""
+    """By default, a policy uses only a part of the file descriptors that the process may open."""
     resource = pytest.importorskip("resource")
     limit = resource.RLIM_INFINITY if files < 0 else files
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
@@ -178,7 +178,7 @@ async def test_a_policy_pickles_without_its_connections():
 
 @pytest.fixture
 async def noting():
-    """A server, and the client's port of each request that came."""
+    """A server, and the client port of each request that it got."""
     ports = []
 
     async def note(request):
@@ -190,7 +190,7 @@ async def noting():
 
 
 async def test_connections_are_kept_and_closed(noting):
-    """Requests one after the other use one connection; close closes it, and the next request opens another."""
+    """Sequential requests share one connection; `close` closes it, and the next request opens another."""
     server, ports = noting
     policy = EndpointPolicy("m", server.url)
     for _ in range(3):
@@ -204,7 +204,7 @@ async def test_connections_are_kept_and_closed(noting):
 
 
 async def test_the_end_of_a_block_closes(noting):
-    """`async with` closes the connections; the policy may be used again, with others."""
+    """`async with` closes the connections; the policy can be used again and opens new ones."""
     server, ports = noting
     policy = EndpointPolicy("m", server.url)
     for _ in range(2):

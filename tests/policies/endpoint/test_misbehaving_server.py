@@ -1,4 +1,4 @@
-"""Whatever a server does ends as "Every way out of a rollout" says, with the raw reply in the record."""
+"""Whatever a server does, the rollout ends as in "Every way out of a rollout", with the raw reply in the record."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def listen() -> str:
 
 
 class Played:
-    """What one rollout against a server left."""
+    """What one rollout against a server left behind."""
 
     def __init__(self, server, rollout, slept):
         self.server = server
@@ -62,7 +62,7 @@ class Played:
 
 
 async def play(*behaviours, limits=Limits(), roles=None, **settings):
-    """One conversation with a tool, played by the real runner against a server that behaves so."""
+    """Plays one conversation with a tool by the real runner, against a server with these behaviours."""
     slept = []
 
     async def sleep(seconds):
@@ -83,7 +83,7 @@ async def play(*behaviours, limits=Limits(), roles=None, **settings):
 
 
 def expect_failure(played, *words, asked, raw):
-    """A failure of the policy: total null, the prompt and what came back are kept."""
+    """Asserts a failure of the policy: the total is null, and the prompt and the raw reply are kept."""
     rollout = played.rollout
     assert (rollout.status, rollout.stop_reason, rollout.reward, rollout.steps) == ("error", "error", None, ())
     assert (rollout.error.layer, rollout.error.type) == ("policy", "PolicyError")
@@ -103,7 +103,7 @@ def expect_answer(played, content="Hello.", *, asked=1):
 
 
 async def test_a_good_answer():
-    """What is sent is the prompt with its tools, and what is recorded is the answer with its usage."""
+    """The prompt is sent with its tools, and the answer is recorded with its usage."""
     played = await play(says("Hello."), version=4)
     expect_answer(played)
     step = played.rollout.steps[0]
@@ -120,13 +120,13 @@ async def test_a_good_answer():
 
 
 async def test_a_slow_first_byte_is_asked_for_again():
-    """A server that does not begin in time is asked again, and fails the rollout if it never does."""
+    """A request without a first byte in time is retried, and fails the rollout if all retries do."""
     expect_answer(await play(hangs(), says()), asked=2)
     expect_failure(await play(hangs()), "no complete reply within 60 s", "asked 3 times", asked=3, raw=None)
 
 
 async def test_a_slow_drip_is_cut():
-    """A reply that goes on for ever, byte by byte, is given up when its time is over; what came is kept."""
+    """A reply that drips without end is given up at the time-out; the bytes so far are kept."""
     played = await play(drips([b'{"choices"', *[b" "] * 200], seconds=1.0), retries=0)
     rollout = played.rollout
     assert "no complete reply within 60 s" in rollout.error.message
@@ -135,14 +135,14 @@ async def test_a_slow_drip_is_cut():
 
 
 async def test_a_reset_is_asked_for_again():
-    """A connection that breaks, before or in the middle of a reply, is tried again; what came is kept."""
+    """A connection that breaks before or during a reply is retried; the bytes so far are kept."""
     expect_answer(await play(resets(), resets(b'{"choices": ['), says()), asked=3)
     expect_failure(await play(resets()), MODEL, "asked 3 times", asked=3, raw=None)
     expect_failure(await play(resets(b'{"choices": [')), "asked 3 times", asked=3, raw='{"choices": [')
 
 
-async def test_nobody_listens():
-    """A server that is not there is a failure that says where it was looked for."""
+async def test_a_server_that_is_not_running():
+    """The error of a refused connection names the address."""
     async with Server() as server:
         url = server.url
     sink = MemorySink()
@@ -166,7 +166,7 @@ async def test_nobody_listens():
     ids=["chunked", "gzip", "wrong content type"],
 )
 async def test_odd_transport_is_no_failure(behaviour):
-    """Chunks, compression and a wrong content type do not matter where the reply can be read."""
+    """Chunks, compression and a wrong content type are accepted if the reply can be read."""
     expect_answer(await play(behaviour))
 
 
@@ -178,7 +178,7 @@ async def test_a_reply_of_ten_megabytes():
 
 
 async def test_a_reply_without_end():
-    """A reply that is longer than any answer is not read to its end."""
+    """A reply that exceeds the largest size is not read to its end."""
     sent = []
 
     def endless():
@@ -200,14 +200,14 @@ BUSY = {"error": {"message": "slow down", "type": "rate_limit", "code": 429}}
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
 async def test_a_failure_that_passes_is_asked_for_again(status):
-    """Too many requests and failures of the server are tried again, and fail the rollout if they stay."""
+    """Status 429 and server errors are retried, and fail the rollout if they persist."""
     expect_answer(await play(replies(BUSY, status), replies(BUSY, status), says()), asked=3)
     raw = '{"error": {"message": "slow down", "type": "rate_limit", "code": 429}}'
     expect_failure(await play(replies(BUSY, status)), f"status {status}: slow down", "asked 3 times", asked=3, raw=raw)
 
 
 async def test_retry_after_is_honoured():
-    """Nobody comes back before the time that a server names, nor much later, nor after a day."""
+    """A retry waits as long as Retry-After says, slightly more at most, and never more than a minute."""
     played = await play(
         replies(BUSY, 429, headers={"Retry-After": "7"}), replies(BUSY, 429, headers={"Retry-After": "86400"}), says()
     )
@@ -218,7 +218,7 @@ async def test_retry_after_is_honoured():
 
 
 async def test_without_retry_after_the_waits_grow():
-    """Waits are drawn from a range that doubles."""
+    """Without Retry-After, waits are drawn from a range that doubles."""
     played = await play(replies(BUSY, 429), retries=6)
     assert len(played.slept) == 6
     assert all(0.0 <= wait <= 0.5 * 2**place for place, wait in enumerate(played.slept))
@@ -229,13 +229,13 @@ async def test_without_retry_after_the_waits_grow():
     ("status", "hint"), [(400, ""), (401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "base URL"), (422, "")]
 )
 async def test_a_refused_request_is_not_sent_again(status, hint):
-    """What is wrong with the request stays wrong."""
+    """A request that the server rejects is not retried: it would be rejected again."""
     played = await play(replies({"error": {"message": "not so"}}, status))
     expect_failure(played, f"status {status}: not so", hint, asked=1, raw='{"error": {"message": "not so"}}')
 
 
 async def test_an_exhausted_quota_is_not_waited_for():
-    """A 429 that means money does not pass."""
+    """A 429 for an exhausted quota is not retried: it does not pass by waiting."""
     body = {"error": {"message": "You exceeded your quota.", "type": "insufficient_quota"}}
     played = await play(replies(body, 429))
     assert len(played.server.sent) == 1
@@ -243,7 +243,7 @@ async def test_an_exhausted_quota_is_not_waited_for():
 
 
 async def test_a_redirect_is_not_followed():
-    """The key is for one server only, so the error says where to go."""
+    """A redirect is not followed, because the key is for one server; the error names the new address."""
     async with Server(says()) as elsewhere:
         location = f"{elsewhere.url}/v1/chat/completions"
         played = await play(replies("moved", 307, headers={"Location": f"{location}?secret=1"}))
@@ -291,7 +291,7 @@ async def test_a_redirect_is_not_followed():
     ids=["openai", "vllm", "llama.cpp", "sglang", "tgi", "gateway", "metadata", "late", "late text"],
 )
 async def test_a_prompt_that_is_too_long(status, body):
-    """In each server's words, it is the context that overflowed."""
+    """Each server's message for a prompt that is too long is recognised as a context overflow."""
     played = await play(replies(body, status))
     rollout = played.rollout
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", "context_overflow", "runner")
@@ -315,19 +315,19 @@ async def test_a_prompt_that_is_too_long(status, body):
     ],
 )
 def test_the_words_of_an_overflow(message, overflow):
-    """Each way to say it is known, and to name the window is not to say it."""
+    """Each known message counts as an overflow; one that only mentions the context window does not."""
     body = json.dumps({"error": {"message": message}}).encode()
     error = error_from_status(400, body, where="m at h", key=EnvironmentApiKey("KEY"))
     assert isinstance(error, ContextOverflowError) == overflow
 
 
 async def test_too_many_tokens_a_minute_is_no_overflow():
-    """A rate limit that speaks of tokens is still a rate limit."""
+    """A rate limit on tokens is a rate limit, not an overflow."""
     body = {"error": {"message": "Rate limit reached: maximum context length of 8 tokens a minute."}}
     expect_answer(await play(replies(body, 429), says()), asked=2)
 
 
-# Replies that are none
+# Replies that are not completions
 
 
 @pytest.mark.parametrize(
@@ -345,14 +345,14 @@ async def test_too_many_tokens_a_minute_is_no_overflow():
         ("[" * 100_000, ""),
     ],
 )
-async def test_a_reply_that_is_no_completion(body, words):
-    """It is asked for again, and is a failure of the policy, not of what the model wrote."""
+async def test_a_reply_that_is_not_a_completion(body, words):
+    """It is retried, and then fails as an error of the policy, not as a parse error of the model's text."""
     expect_answer(await play(replies(body), says()), asked=2)
     expect_failure(await play(replies(body)), "Expected a chat completion", words, asked=3, raw=body)
 
 
 async def test_a_web_page_is_asked_for_again():
-    """A page with a status of success may be a proxy's while the server restarts; if it stays, the address is named."""
+    """A web page with status 200 may be a proxy's during a restart, so it is retried; the error names the base URL."""
     page = "<!DOCTYPE html><html>Welcome</html>"
     expect_answer(await play(replies(page, content_type="text/html"), says()), asked=2)
     played = await play(replies(page, content_type="text/html"))
@@ -365,15 +365,15 @@ async def test_a_web_page_is_asked_for_again():
 
 
 async def test_a_refusal_is_what_was_said():
-    """A refusal is the answer's text, marked as what it is."""
+    """A refusal becomes the answer's text, marked as a refusal."""
     played = await play(says(None, refusal="I will not."))
     expect_answer(played, "I will not.")
     assert played.rollout.steps[0].trace.policy_response.other.to_dict() == {"refusal": True}
     assert '"refusal": "I will not."' in played.rollout.steps[0].raw
 
 
-async def test_a_filtered_answer_has_no_end():
-    """What a filter cut off is no end of a turn."""
+async def test_a_filtered_answer_is_malformed():
+    """An answer that a content filter cut is malformed."""
     played = await play(says("I ha", finish_reason="content_filter"))
     rollout = played.rollout
     assert (rollout.stop_reason, rollout.reward, rollout.steps[0].termination) == ("parse_error", -1.0, "malformed")
@@ -382,13 +382,13 @@ async def test_a_filtered_answer_has_no_end():
 
 
 async def test_a_cut_answer():
-    """An answer cut by the token limit ends a conversation."""
+    """An answer that is cut at the token limit ends a conversation."""
     rollout = (await play(says("I ha", finish_reason="length"))).rollout
     assert (rollout.stop_reason, rollout.reward) == ("max_tokens", -0.1)
 
 
 async def test_tool_calls_with_broken_arguments():
-    """Arguments are kept as the model wrote them; with no call that can be read, the turn is a parse error."""
+    """Arguments are kept as the model wrote them; if no call can be parsed, the turn is a parse error."""
     played = await play(calls(call(arguments='{"at": ')))
     rollout = played.rollout
     assert (rollout.stop_reason, rollout.reward) == ("parse_error", -0.1)
@@ -400,7 +400,7 @@ async def test_tool_calls_with_broken_arguments():
 
 @pytest.mark.parametrize("arguments", ["", "null", "  \n", " null\t", None])
 async def test_a_call_without_arguments(arguments):
-    """Nothing, blanks or null are no arguments: the call is run, kept as written, and sent again as an object."""
+    """Empty, blank or null arguments mean none: the call runs, is kept as written, and is resent as an object."""
     played = await play(calls(call("listen", arguments)), says())
     expect_answer(played, asked=2)
     _, answer, tool = played.server.sent[1]["messages"]
@@ -411,14 +411,14 @@ async def test_a_call_without_arguments(arguments):
 
 
 async def test_a_call_without_the_arguments_that_its_tool_needs():
-    """It can be read, so the model is told what is missing."""
+    """A call without its required arguments is parsed, and the model is told what is missing."""
     played = await play(calls(call("look", "")), says())
     expect_answer(played, asked=2)
     assert "missing required field `at`" in played.server.sent[1]["messages"][2]["content"]
 
 
 async def test_a_broken_call_can_be_sent_again():
-    """Servers refuse a conversation with arguments that are no JSON, so the next request wraps them."""
+    """Servers refuse arguments that are not JSON, so the next request wraps them."""
     played = await play(
         calls(call(arguments='{"at": '), call("peek at!", "[1]", id="c2")),
         says(),
@@ -433,7 +433,7 @@ async def test_a_broken_call_can_be_sent_again():
 
 
 async def test_unknown_tools_are_told_to_the_model():
-    """A tool that does not exist is answered with an error, and play goes on."""
+    """An unknown tool is answered with an error, and play continues."""
     played = await play(calls(call("fly", "{}")), says())
     expect_answer(played, asked=2)
     assert "fly" in played.server.sent[1]["messages"][2]["content"]
@@ -441,7 +441,7 @@ async def test_unknown_tools_are_told_to_the_model():
 
 @pytest.mark.parametrize("identity", [None, "", "same"])
 async def test_missing_ids_are_made_up(identity):
-    """Each call has an id of its own, which its answer names; what came is kept."""
+    """A call without an id gets one of its own, which its answer names; raw keeps what came."""
     fields = {} if identity is None else {"id": identity}
     given = [{"type": "function", "function": call()["function"], **fields} for _ in range(2)]
     played = await play(calls(*given), says())
@@ -454,8 +454,8 @@ async def test_missing_ids_are_made_up(identity):
     assert '"tool_calls"' in played.rollout.steps[0].raw
 
 
-async def test_calls_that_are_none():
-    """What stands in a call's place and is none is a call that cannot be read."""
+async def test_tool_calls_of_the_wrong_type():
+    """An entry of `tool_calls` that is not a call counts as an unreadable call."""
     rollout = (await play(calls("look!", 7, {"function": None}))).rollout
     assert rollout.stop_reason == "parse_error"
     assert '"look!"' in rollout.steps[0].raw
@@ -465,7 +465,7 @@ async def test_calls_that_are_none():
 
 
 async def test_the_cap_holds():
-    """No more requests than allowed are in flight, however many are asked for."""
+    """No more requests than `max_in_flight` run at once."""
     release = asyncio.Event()
     full = asyncio.Event()
 
@@ -495,7 +495,7 @@ async def test_the_cap_holds():
 
 
 async def test_a_cancelled_request_is_closed_at_once():
-    """A server learns that nobody waits any more, and the record says `cancelled`."""
+    """Cancelling a request closes its connection, and the rollout is recorded as `cancelled`."""
     async with Server(waits()) as server:
         policy = EndpointPolicy(MODEL, server.url)
         stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool(look)]))
