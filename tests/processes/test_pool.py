@@ -34,25 +34,25 @@ def named_pipe(directory, name="pipe"):
 
 
 def tells(pipe):
-    """Has a worker write its process id, so that whoever reads it knows that the work has begun."""
+    """An expression with which a worker writes its process id, so that the reader knows that the work has begun."""
     return f"__import__('pathlib').Path({str(pipe)!r}).write_text(str({PROCESS}))"
 
 
 def waits(pipe):
-    """Has a worker wait until something is written."""
+    """An expression with which a worker waits until something is written."""
     return f"__import__('pathlib').Path({str(pipe)!r}).read_text()"
 
 
 @pytest.fixture
 def workers():
-    """Some of their own kind, and no others know them."""
+    """A pool that no other test uses."""
     workers = ProcessPool()
     yield workers
     workers.stop()
 
 
-async def test_the_loop_goes_on_meanwhile_and_may_give_up(tmp_path):
-    """Waiting for a worker holds up nothing else; who is cancelled while waiting ends the work."""
+async def test_the_loop_goes_on_meanwhile_and_may_cancel(tmp_path):
+    """Waiting for a worker does not block the event loop; cancelling the wait ends the work."""
     pipe = named_pipe(tmp_path)
     asking = asyncio.create_task(POOL.run(eval, f"{tells(pipe)} and {FOREVER}", cpu_seconds=3600))
     worker = int(await asyncio.to_thread(pipe.read_text))
@@ -66,7 +66,7 @@ async def test_the_loop_goes_on_meanwhile_and_may_give_up(tmp_path):
 
 
 def test_any_thread_may_ask_and_many_at_once():
-    """Loops of several threads share the workers, and each gets its own answer."""
+    """Event loops of several threads share the workers, and each gets its own answer."""
     found = {}
 
     def run(number):
@@ -90,7 +90,7 @@ def run_script(text, **options):
 
 
 def test_no_process_is_left_behind():
-    """A program that ends has ended its workers, also in the middle of work; and nothing is written about it."""
+    """A program that exits ends its workers, also in the middle of work, and prints nothing about it."""
     text = SCRIPT + (
         f"threading.Thread(target=POOL.run_sync, args=(eval, {FOREVER!r}), kwargs={{'cpu_seconds': 0.2}}).start()\n"
         "threading.excepthook = print\n"
@@ -101,7 +101,7 @@ def test_no_process_is_left_behind():
 
 
 def test_a_forked_process_has_workers_of_its_own():
-    """Whoever forks does not share the pipes with its child, so no answer goes to the wrong one."""
+    """A forked child does not share its parent's pipes, so no answer goes to the wrong process."""
     text = SCRIPT + (
         "child = os.fork()\n"
         "print(POOL.run_sync(eval, \"__import__('os').getpid()\", cpu_seconds=5), flush=True)\n"
@@ -116,7 +116,7 @@ def test_a_forked_process_has_workers_of_its_own():
 
 
 def has_ended(handle):
-    """Whether the process ends before long; it is killed where it does not."""
+    """Whether the process ends soon; it is killed if it does not."""
     ended = select.select([handle], [], [], 30)[0]
     if not ended:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -126,8 +126,8 @@ def has_ended(handle):
 
 @needs_handles
 @pytest.mark.parametrize("work", [FOREVER, SLEEP])
-def test_a_worker_outlives_no_killed_caller(work, tmp_path):
-    """A caller that is killed cannot end its workers: they notice, computing or waiting, before their time is up."""
+def test_workers_end_with_a_killed_caller(work, tmp_path):
+    """Workers of a killed caller notice its death, busy or idle, and end before their time is up."""
     pipe = named_pipe(tmp_path)
     last = f"POOL.run_sync(eval, {f'{tells(pipe)} and {work}'!r}, cpu_seconds=3600)"
     caller = subprocess.Popen([sys.executable, "-c", SCRIPT + last], stdout=subprocess.PIPE, text=True)
@@ -140,7 +140,7 @@ def test_a_worker_outlives_no_killed_caller(work, tmp_path):
 @needs_handles
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
-    """A child has closed the pipes to all workers, so that they end with the one that started them."""
+    """A forked child closes its copies of the pipes, so that the workers end with the process that started them."""
     pipe = named_pipe(tmp_path)
     if busy:
         work = f"lambda: POOL.run_sync(eval, {f'{tells(pipe)} and {SLEEP}'!r}, cpu_seconds=3600)"
@@ -159,15 +159,15 @@ def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
     assert (ended, outlived) == (True, True)
 
 
-def test_sigterm_to_a_whole_job_ends_no_worker(workers):
-    """A scheduler sends SIGTERM to every process: a worker goes on, so that no answer fails because of it."""
+def test_a_sigterm_to_the_whole_job_ends_no_worker(workers):
+    """A scheduler sends SIGTERM to every process; a worker ignores it, so that no call fails because of it."""
     process = workers.run_sync(os.getpid, cpu_seconds=5)
     os.kill(process, signal.SIGTERM)
     assert workers.run_sync(os.getpid, cpu_seconds=5) == process
 
 
 def test_a_call_starts_no_thread(workers, monkeypatch):
-    """A call is bounded without a timer, which would cost more than most calls."""
+    """A call is bounded without a timer thread, which would cost more than most calls."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", "1")
     started = []
     start = threading.Thread.start
@@ -176,8 +176,8 @@ def test_a_call_starts_no_thread(workers, monkeypatch):
     assert started == ["rolltrace-worker_0"]
 
 
-async def test_one_kind_of_work_does_not_wait_for_another(workers, tmp_path):
-    """Calls that never end take up the workers that were asked, and no others."""
+async def test_pools_do_not_wait_for_each_other(workers, tmp_path):
+    """Endless calls of one pool do not occupy the workers of another."""
     pipe = named_pipe(tmp_path)
     endless = [asyncio.create_task(POOL.run(eval, waits(pipe), cpu_seconds=3600)) for _ in range(8)]
     assert await asyncio.wait_for(workers.run(eval, "6 * 7", cpu_seconds=5), 60) == 42
@@ -187,7 +187,7 @@ async def test_one_kind_of_work_does_not_wait_for_another(workers, tmp_path):
 
 
 async def test_the_number_of_workers_can_be_set(workers, monkeypatch, tmp_path):
-    """So many work at once, however few processors there are."""
+    """ROLLTRACE_WORKERS sets how many workers run at once, whatever the number of processors."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", "6")
     pipes = [named_pipe(tmp_path, str(number)) for number in range(6)]
     asked = [asyncio.create_task(workers.run(eval, f"{tells(pipe)} and {SLEEP}", cpu_seconds=3600)) for pipe in pipes]
@@ -199,15 +199,15 @@ async def test_the_number_of_workers_can_be_set(workers, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", ""])
-def test_a_wrong_number_of_workers_is_told(workers, monkeypatch, given):
-    """The variable is named."""
+def test_a_wrong_number_of_workers_is_refused(workers, monkeypatch, given):
+    """The error names the environment variable."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", given)
     with pytest.raises(InputError, match=f"Expected ROLLTRACE_WORKERS to be a number .* got '{given}'"):
         workers.run_sync(abs, 1, cpu_seconds=5)
 
 
-def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
-    """Calls that are under way, that wait, and that come meanwhile all get their answers."""
+def test_stopping_the_workers_fails_no_call(workers, monkeypatch, tmp_path):
+    """Running, waiting and new calls all get their answers while the pool is stopped."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", "1")
     begun, waiting = named_pipe(tmp_path, "begun"), named_pipe(tmp_path, "waiting")
     shut_down = ThreadPoolExecutor.shutdown
@@ -229,7 +229,7 @@ def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
 
 
 def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monkeypatch):
-    """It goes either before the stop or after it."""
+    """A call that races with `stop` runs either before or after it."""
     workers.run_sync(abs, 1, cpu_seconds=5)
     stopping = threading.Thread(target=workers.stop)
     submit = ThreadPoolExecutor.submit
@@ -246,7 +246,7 @@ def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monke
 
 
 def test_a_call_that_comes_too_late_says_so():
-    """A thread that goes on asking while the program ends gets an error that says why."""
+    """A thread that keeps calling while the program exits gets an error that says why."""
     text = (
         SCRIPT
         + """
@@ -267,7 +267,7 @@ threading.Thread(target=ask_on).start()
 
 
 def test_killing_a_pool_waits_for_no_call(workers, tmp_path):
-    """Running calls fail, waiting ones are dropped, and a later call gets a new process."""
+    """Killing a pool fails running calls and drops waiting ones; a later call gets a new process."""
     pipe = named_pipe(tmp_path)
     running = workers.submit(eval, f"{tells(pipe)} and {SLEEP}")
     process = int(pipe.read_text())
@@ -280,15 +280,15 @@ def test_killing_a_pool_waits_for_no_call(workers, tmp_path):
 
 @pytest.mark.parametrize("number", range(3))
 def test_killing_a_pool_also_ends_calls_that_just_begin(workers, number):
-    """A process that is being started is killed too: a call without a limit would otherwise be waited for."""
+    """A process that is being started is killed too; otherwise a call without a limit would be waited for."""
     call = workers.submit(eval, SLEEP)
     workers.kill()
     with pytest.raises((EnvError, WorkerError, CancelledError)):
         call.result()
 
 
-def test_a_call_prefers_a_process_that_knows_what_it_is_about(tmp_path):
-    """Of two idle processes, the one whose last call had the same affinity."""
+def test_a_call_prefers_a_process_with_its_affinity(tmp_path):
+    """Of two idle processes, a call gets the one whose last call had the same affinity."""
     pipes = {name: named_pipe(tmp_path, name) for name in "ab"}
     pool = ProcessPool(max_processes=2)
     calls = {name: pool.submit(eval, f"({waits(pipe)}, {PROCESS})[1]", affinity=name) for name, pipe in pipes.items()}

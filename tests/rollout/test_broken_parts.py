@@ -1,4 +1,4 @@
-"""Broken envs, builders, policies and sinks: a clear error, a recorded failure, and the other members unharmed."""
+"""Broken envs, builders, policies and sinks give a clear, recorded failure and leave the other members unharmed."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_fa
 
 
 class Talk(Env):
-    """Does what the test says."""
+    """An env that does what the test configures."""
 
     def __init__(self, first=None, result=None, close=None):
         self.first = first if first is not None else Observation([Message("user", "Hi.")])
@@ -60,7 +60,7 @@ class Talk(Env):
     ],
 )
 async def test_an_env_that_returns_the_wrong_thing(tmp_path, env, message):
-    """The error says what was expected, what came, and from where."""
+    """The error says what was expected, what was returned, and by which method."""
     policy = Remembering(said("x"))
     await play(tmp_path / "run", Stage(lambda _: env), policy)
     [rollout] = recorded(tmp_path / "run")
@@ -95,7 +95,7 @@ async def test_an_episode_that_cannot_be_made(tmp_path, make, kind, message):
 
 
 class NotEnvs(EnvGroupBuilder):
-    """Makes things that are no envs."""
+    """A builder that makes objects that are not envs."""
 
     env = "broken"
     task = "t"
@@ -104,7 +104,7 @@ class NotEnvs(EnvGroupBuilder):
         return ["env"]
 
 
-async def test_things_that_are_no_envs():
+async def test_objects_that_are_not_envs():
     """The error says how to make an env of them."""
     sink = MemorySink()
     async for _ in Runner(Remembering(said("x")), sink=sink).play([NotEnvs()]):
@@ -130,7 +130,7 @@ async def test_things_that_are_no_envs():
     ],
 )
 async def test_a_builder_without_a_name_or_a_number(field, value, message):
-    """A builder that cannot be named or counted is refused before anything is played."""
+    """A builder without a name or a number of episodes is refused before anything is played."""
     stage = Stage(lambda _: Talk())
     setattr(stage, field, value)
     with pytest.raises(EnvError, match=message):
@@ -143,7 +143,7 @@ async def raise_on_close():
 
 
 async def test_an_exception_in_close_is_a_note(tmp_path):
-    """A close that fails takes no reward away."""
+    """An exception in `close` becomes a note and does not change the reward."""
     await play(tmp_path / "run", Stage(lambda _: Talk(close=raise_on_close)), Remembering(said("x")))
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.status, rollout.reward) == (Status.OK, 1.0)
@@ -168,7 +168,7 @@ async def test_a_close_that_hangs_is_a_note(tmp_path):
 
 
 async def test_an_exception_in_clean_up_takes_no_reward_away(tmp_path):
-    """A clean-up that fails is said in a score about the group."""
+    """A clean-up that fails is recorded in a score about the group."""
 
     class Messy(Stage):
         async def cleanup(self):
@@ -189,7 +189,7 @@ async def test_an_exception_in_clean_up_takes_no_reward_away(tmp_path):
     ],
 )
 async def test_a_policy_that_returns_the_wrong_thing(answer, message):
-    """The failure is the policy's."""
+    """A completion of the wrong type is a failure of the policy."""
 
     class Loose(Remembering):
         async def complete(self, request):
@@ -216,7 +216,7 @@ async def test_a_response_that_json_cannot_hold_is_recorded():
 
 
 async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
-    """Recording never stops training."""
+    """An exception in a sink loses its record and does not stop the rollout."""
 
     class Full(MemorySink):
         def end(self, rollout_builder, outcome):
@@ -228,7 +228,7 @@ async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
 
 
 class AwaitsWhatItCancelled(Talk):
-    """Raises a CancelledError that nobody asked for."""
+    """Raises a CancelledError although no cancellation was requested."""
 
     async def step(self, completion):
         task = asyncio.create_task(asyncio.sleep(3600))
@@ -246,8 +246,8 @@ class Exits(Talk):
 @pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("strategy", [KeepViable(), FailFast()])
 @pytest.mark.parametrize(("env", "kind"), [(AwaitsWhatItCancelled, "CancelledError"), (Exits, "SystemExit")])
-async def test_what_looks_like_an_end_of_the_process_is_the_envs_failure(tmp_path, strategy, retries, env, kind):
-    """A CancelledError that nobody asked for, or a sys.exit(), fails its rollout and nothing else."""
+async def test_a_stray_cancelled_error_or_exit_is_the_envs_failure(tmp_path, strategy, retries, env, kind):
+    """A stray CancelledError, or a sys.exit(), fails its rollout and nothing else."""
     stages = [Stage(lambda _: env()), Stage(lambda _: Talk(), task="fine")]
     groups = {
         group.task: group
@@ -262,8 +262,8 @@ async def test_what_looks_like_an_end_of_the_process_is_the_envs_failure(tmp_pat
 
 
 @pytest.mark.parametrize("where", ["policy", "grader", "hook", "make_episode", "group"])
-async def test_an_unasked_cancellation_is_a_failure_of_its_layer(tmp_path, where):
-    """Whichever part raises CancelledError by itself is the one that failed."""
+async def test_a_stray_cancelled_error_is_a_failure_of_its_layer(tmp_path, where):
+    """The part that raises a stray CancelledError is the one that failed."""
 
     async def raising(*arguments):
         raise asyncio.CancelledError
@@ -290,7 +290,7 @@ async def test_an_unasked_cancellation_is_a_failure_of_its_layer(tmp_path, where
 
 
 async def test_a_clean_up_that_hangs_is_bounded(tmp_path):
-    """A group is handed out though its builder never finishes cleaning up."""
+    """A group is yielded although its builder never finishes cleaning up."""
 
     class Messy(Stage):
         async def cleanup(self):
@@ -304,7 +304,7 @@ async def test_a_clean_up_that_hangs_is_bounded(tmp_path):
 
 
 def test_a_runner_may_be_used_in_several_loops():
-    """A runner outlives the loop it was first used in."""
+    """A runner can be used in one event loop after another."""
     sink = MemorySink()
     runner = Runner(Remembering(said("x")), sink=sink, concurrency=1)
 
@@ -324,14 +324,14 @@ def test_a_runner_may_be_used_in_several_loops():
         (type("P", (Remembering,), {"name": 5})(said("x")), "a policy with a name, got P, whose name is int: 5"),
     ],
 )
-def test_what_is_no_policy_is_refused(policy, words):
-    """A policy that cannot be asked is refused when the runner is made."""
+def test_a_policy_without_the_interface_is_refused(policy, words):
+    """An object that lacks a policy's attributes is refused when the runner is made."""
     with pytest.raises(PolicyError, match=words):
         Runner(policy, sink=MemorySink())
 
 
 async def test_a_sink_that_cannot_begin_costs_its_record_only(caplog):
-    """A rollout is played though its sink fails at once."""
+    """A rollout is played although its sink fails at once."""
 
     class Broken(MemorySink):
         def begin(self, header):
@@ -345,8 +345,8 @@ async def test_a_sink_that_cannot_begin_costs_its_record_only(caplog):
     assert "no space" in caplog.text
 
 
-async def test_the_odd_thing_that_a_policy_gave_is_kept():
-    """Where a policy gives something else than a completion, the record says what."""
+async def test_a_return_value_that_is_not_a_completion_is_kept():
+    """If a policy returns something other than a completion, the record contains it."""
 
     class Loose(Remembering):
         async def complete(self, request):
@@ -360,7 +360,7 @@ async def test_the_odd_thing_that_a_policy_gave_is_kept():
 
 
 async def test_a_token_budget_needs_usage():
-    """A budget that cannot be kept is said, not ignored."""
+    """A token budget that cannot be enforced, for want of usage, is an error and not ignored."""
     silent = Completion(message=Message("assistant", "x"))
     sink = MemorySink()
     limits = Limits(max_sampled_tokens=5)
@@ -382,8 +382,8 @@ async def exit_process():
 
 
 @pytest.mark.parametrize("close", [cancel_itself, exit_process])
-async def test_a_close_that_looks_like_an_end_is_a_note(tmp_path, close):
-    """Neither an unasked CancelledError nor a sys.exit() in `close` takes a reward away."""
+async def test_a_stray_cancelled_error_or_exit_in_close_is_a_note(tmp_path, close):
+    """Neither a stray CancelledError nor a sys.exit() in `close` changes the reward."""
     [group] = await play(tmp_path / "run", Stage(lambda _: Talk(close=close), episodes=2), Remembering(said("x")))
     assert group.rewards == [1.0, 1.0]
     for rollout in recorded(tmp_path / "run"):
@@ -391,8 +391,8 @@ async def test_a_close_that_looks_like_an_end_is_a_note(tmp_path, close):
         assert any("close of Talk" in note.message for note in rollout.notes)
 
 
-async def test_a_clean_up_that_looks_like_an_end_leaves_the_other_groups(tmp_path):
-    """A CancelledError that nobody asked for in `cleanup` is said, and the group is handed out."""
+async def test_a_stray_cancelled_error_in_cleanup_leaves_the_other_groups(tmp_path):
+    """A stray CancelledError in `cleanup` is recorded in a score, and the group is yielded."""
 
     class Messy(Stage):
         async def cleanup(self):
@@ -406,7 +406,7 @@ async def test_a_clean_up_that_looks_like_an_end_leaves_the_other_groups(tmp_pat
 
 
 async def test_the_first_failure_is_the_one_that_counts(tmp_path):
-    """A hook that fails after an env has failed is a note; the env's failure stays."""
+    """If a hook fails after the env has failed, the hook's failure is a note; the env's failure stays."""
 
     async def broken(rollout):
         raise ValueError("hook bug")
@@ -422,21 +422,21 @@ async def test_the_first_failure_is_the_one_that_counts(tmp_path):
 
 
 class Forever(Talk):
-    """Is never done."""
+    """An env that is never done."""
 
     async def step(self, completion):
         return StepResult(0.0, done=False, observation=Observation([Message("user", "More.")]))
 
 
 class Instant(Remembering):
-    """Answers without ever letting go of the loop."""
+    """A policy that answers without yielding to the event loop."""
 
     async def complete(self, request):
         return said("x")
 
 
 async def test_a_policy_that_never_waits_can_be_cancelled(tmp_path):
-    """Cancellation is heard between turns, though neither env nor policy ever suspends."""
+    """A cancellation takes effect between turns, although neither env nor policy ever suspends."""
     sink = MemorySink()
     runner = Runner(Instant(), sink=sink)
 
@@ -455,7 +455,7 @@ async def test_a_policy_that_never_waits_can_be_cancelled(tmp_path):
 
 @pytest.mark.parametrize("answer", ["swallow", "replace"])
 async def test_a_cancellation_cannot_be_swallowed(tmp_path, answer):
-    """An env that swallows or replaces a cancellation is still cancelled: no turn and no attempt comes after it."""
+    """An env that swallows or replaces a cancellation is still cancelled: no turn and no attempt follows."""
     waiting = asyncio.Event()
     calls = 0
 
@@ -481,8 +481,8 @@ async def test_a_cancellation_cannot_be_swallowed(tmp_path, answer):
     assert calls == 1
 
 
-async def test_what_swallowed_its_cancellation_is_not_graded(tmp_path):
-    """An env that swallows a cancellation and says it is done is cancelled all the same, and nobody grades it."""
+async def test_an_env_that_swallows_its_cancellation_is_not_graded(tmp_path):
+    """An env that swallows a cancellation and returns done is recorded as cancelled, and not graded."""
     waiting = asyncio.Event()
 
     class Stubborn(Talk):
@@ -504,8 +504,8 @@ async def test_what_swallowed_its_cancellation_is_not_graded(tmp_path):
 
 
 @pytest.mark.parametrize("size", [10**5000, "7"], ids=["huge", "text"])
-async def test_numbers_that_no_record_can_hold(tmp_path, size):
-    """A version or a count of tokens that cannot be written is noted; the line can be read, also by the grader."""
+async def test_numbers_that_cannot_be_recorded(tmp_path, size):
+    """A version or token count that cannot be written is noted; the line stays readable and is graded."""
     odd = Completion(message=Message("assistant", "x"), policy_version=size, usage=Usage(size, 1))
     await play(tmp_path / "run", Stage(lambda _: Talk(), grader=Counting()), Remembering(odd))
     [rollout] = recorded(tmp_path / "run")
@@ -513,8 +513,8 @@ async def test_numbers_that_no_record_can_hold(tmp_path, size):
     assert rollout.notes
 
 
-async def test_tokens_are_those_that_the_policy_gave(tmp_path):
-    """An env that changes the completion's lists changes nothing of the record."""
+async def test_tokens_are_snapshots(tmp_path):
+    """Token lists that are changed after the completion was returned do not change the record."""
 
     class Meddler(Talk):
         async def step(self, completion):
@@ -529,15 +529,15 @@ async def test_tokens_are_those_that_the_policy_gave(tmp_path):
     assert rollout.steps[0].tokens == Tokens((1, 2), (3,), (-0.5,))
 
 
-async def test_nothing_is_no_builder():
-    """A source that hands out None is broken, not at its end."""
+async def test_a_source_of_none_is_refused():
+    """A source that yields None is broken, not exhausted."""
     with pytest.raises(EnvError, match="Expected an EnvGroupBuilder, got NoneType"):
         async for _ in Runner(Remembering(said("x")), sink=MemorySink()).play([None]):
             pass
 
 
 async def test_a_count_of_tokens_is_a_number(tmp_path):
-    """What a policy says wrongly is the policy's failure."""
+    """A token count that is not a number is a failure of the policy."""
     policy = Remembering(said("x"), context_length=10, tokens=lambda request: "7")
     await play(tmp_path / "run", Stage(lambda _: Talk()), policy)
     [rollout] = recorded(tmp_path / "run")
@@ -545,7 +545,7 @@ async def test_a_count_of_tokens_is_a_number(tmp_path):
 
 
 async def test_waiting_for_a_place_is_not_the_rollouts_time(tmp_path):
-    """The clock of a rollout stands still while it waits at the gate, so its end does not depend on concurrency."""
+    """The rollout's clock is paused while it waits for a request slot, so its end does not depend on concurrency."""
 
     def slow(request):
         skip_time(400)
@@ -557,7 +557,7 @@ async def test_waiting_for_a_place_is_not_the_rollouts_time(tmp_path):
 
 
 async def test_an_error_of_an_env_that_blocks_is_an_error(tmp_path):
-    """An env that raises after the deadline, without having been interrupted, has failed."""
+    """An env that raises after the deadline without having been interrupted has failed, not timed out."""
 
     class Blocking(Talk):
         async def step(self, completion):
@@ -570,7 +570,7 @@ async def test_an_error_of_an_env_that_blocks_is_an_error(tmp_path):
 
 
 async def test_grades_in_a_mapping_that_breaks_are_a_failure_of_the_grader(tmp_path):
-    """A mapping that raises when it is read costs the grades, not the run."""
+    """Grades in a mapping that raises when it is read are a failure of the grader, not of the run."""
 
     class Odd(dict):
         def keys(self):
@@ -588,7 +588,7 @@ async def test_grades_in_a_mapping_that_breaks_are_a_failure_of_the_grader(tmp_p
 
 
 async def test_names_that_cannot_be_written_stay_apart(tmp_path):
-    """Two tasks whose names differ only in what UTF-8 cannot hold are two groups."""
+    """Two tasks whose names differ only in characters that UTF-8 cannot hold are two groups."""
     stages = [Stage(lambda _: Talk(), task=f"t{letter}") for letter in ("\ud800", "\ud801")]
     await play(tmp_path / "run", stages, Remembering(said("x")))
     assert len({rollout.group for rollout in recorded(tmp_path / "run")}) == 2

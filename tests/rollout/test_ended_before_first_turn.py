@@ -1,4 +1,4 @@
-"""Episodes in which there is nothing to play."""
+"""Episodes that end before the first turn."""
 
 import math
 
@@ -20,7 +20,7 @@ from stage import Case, Remembering, Stage, expect_failure, play, recorded, said
 
 
 class Walkover(Env):
-    """Is over before it begins."""
+    """An env that is over before the first turn."""
 
     def __init__(self, done=True, stop_reason=None):
         self.result = StepResult(
@@ -37,7 +37,7 @@ class Walkover(Env):
 
 @pytest.mark.parametrize("reason", [None, "walkover"])
 async def test_an_episode_that_is_over_before_the_first_turn(tmp_path, reason):
-    """The policy is not asked; what the env told is in the record, its reward counts, and graders are asked."""
+    """The policy is not asked; the env's result is recorded, its reward counts, and graders are asked."""
     policy = Remembering(said("never"))
     case = Case(tmp_path, lambda number: Walkover(stop_reason=reason), policy)
     rollout = await case.play()
@@ -55,8 +55,8 @@ async def test_an_episode_that_is_over_before_the_first_turn(tmp_path, reason):
     assert encode_rollout(decode_rollout(encode_rollout(rollout))) == encode_rollout(rollout)
 
 
-async def test_what_it_told_is_frozen_and_audited(tmp_path):
-    """What an env changes afterwards does not change the record, and a total that leaves its reward out is found."""
+async def test_the_result_is_frozen_and_audited(tmp_path):
+    """Later changes by the env do not change the record, and an audit finds a total that leaves the reward out."""
     state = {"seen": [1]}
 
     class Later(Walkover):
@@ -77,7 +77,7 @@ async def test_what_it_told_is_frozen_and_audited(tmp_path):
 
 
 async def test_a_first_result_that_is_not_done_is_the_envs_failure(tmp_path):
-    """Nobody has taken a step yet."""
+    """A first result with done=False is a failure of the env, because no step has been taken yet."""
     case = Case(tmp_path, lambda number: Walkover(done=False), Remembering(said("never")))
     await case.play()
     expect_failure(case, Layer.ENV, "EnvError")
@@ -85,8 +85,8 @@ async def test_a_first_result_that_is_not_done_is_the_envs_failure(tmp_path):
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_check_env_knows_of_it(done):
-    """A result that is done may stand in place of the first observation; one that is not is told of."""
+def test_check_env_accepts_it(done):
+    """`check_env` accepts a result that is done in place of the first observation, and reports one that is not."""
     found = [
         violation for violation in check_env(Stage(lambda number: Walkover(done=done))) if violation.rule == "types"
     ]
@@ -96,7 +96,7 @@ def test_check_env_knows_of_it(done):
 
 @pytest.mark.parametrize("ended_before_first_turn", [True, False])
 def test_text_that_utf8_cannot_hold_leaves_the_line_readable(ended_before_first_turn):
-    """A line that has to be encoded with care has what was told before any turn, or nothing of it."""
+    """The lossy encoding of a line keeps the result before the first turn, if there is one."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.calls.append(Call("grader", "judge\ud800", (Message("user", "?"),)))
     if ended_before_first_turn:

@@ -1,4 +1,4 @@
-"""The policy's turn is a whole step in the record also where the env does not finish it."""
+"""The policy's turn is recorded as a whole step also if the env does not finish it."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ WAYS = ["raised", "timed_out", "cancelled"]
 
 
 class Trouble:
-    """What an env awaits in its step, and does not come back from."""
+    """What an env awaits in its step and does not return from."""
 
     def __init__(self, way):
         self.way = way
@@ -52,7 +52,7 @@ class Trouble:
 
 
 class Plain(Env):
-    """Asks, and is in trouble once it is answered."""
+    """Prompts once, and gets into trouble after the answer."""
 
     def __init__(self, trouble):
         self.trouble = trouble
@@ -65,7 +65,7 @@ class Plain(Env):
 
 
 class Prompt(PromptOnlyEnv):
-    """A one-prompt env whose step is in trouble."""
+    """A one-prompt env whose step gets into trouble."""
 
     def __init__(self, trouble):
         super().__init__("What do you do?")
@@ -76,7 +76,7 @@ class Prompt(PromptOnlyEnv):
 
 
 class Messages(MessageEnv):
-    """Keeps one history, and changes it before it is in trouble."""
+    """Keeps one history, and changes it before it gets into trouble."""
 
     def __init__(self, trouble):
         self.trouble = trouble
@@ -98,7 +98,7 @@ async def look(at: str) -> str:
 
 
 class Tools(ToolEnv):
-    """A conversation with tools whose scoring is in trouble."""
+    """A conversation with tools whose scoring gets into trouble."""
 
     def __init__(self, trouble):
         super().__init__([Message("user", "What do you do?")], [look])
@@ -116,7 +116,7 @@ ENVS = {"plain": Plain, "prompt": Prompt, "problem": problem, "messages": Messag
 
 
 async def ended(path, task, trouble, way):
-    """The rollout of a play that has ended, by a cancellation where that is the way."""
+    """The rollout of a play that has ended, cancelled if the trouble is a cancellation."""
     if way == "cancelled":
         await trouble.entered.wait()
         task.cancel()
@@ -129,7 +129,7 @@ async def ended(path, task, trouble, way):
 
 
 async def play_into(path, make, way, answer=ANSWER, stage=Stage, **settings):
-    """The rollout of an env that is in trouble in this way."""
+    """The rollout of an env that gets into this kind of trouble."""
     trouble = Trouble(way)
     limits = settings.pop("limits", Limits(timeout=600))
     builder = stage(lambda _: make(trouble))
@@ -138,7 +138,7 @@ async def play_into(path, make, way, answer=ANSWER, stage=Stage, **settings):
 
 
 def assert_whole(rollout, failure, answer=ANSWER):
-    """The last step has everything that the policy said, and no reward of the env."""
+    """Asserts that the last step has everything that the policy said, and no reward of the env."""
     step = rollout.steps[-1]
     assert (step.env_failure, step.env_reward, step.reward) == (failure, None, 0.0)
     assert step.trace.policy_response == answer.message
@@ -182,7 +182,7 @@ async def test_only_a_time_out_is_graded_with_the_group(tmp_path, way, graded):
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_unfinished_turn_is_in_sql_and_passes_the_audits(tmp_path, way):
-    """`steps.env_failure` names the way, the message's tool calls are in `messages`, and nothing is amiss."""
+    """`steps.env_failure` says how the env failed, the tool calls are in `messages`, and the audits find nothing."""
     await play_into(tmp_path / "run", Plain, way)
     with open_run(tmp_path / "run") as run:
         found = run.sql("select env_failure, env_reward, reward, completion_tokens from steps").fetchall()
@@ -193,7 +193,7 @@ async def test_an_unfinished_turn_is_in_sql_and_passes_the_audits(tmp_path, way)
 
 
 async def test_a_finished_turn_has_no_env_failure(tmp_path):
-    """A step that the env took says nothing of a failure, also where a hook fails on it afterwards."""
+    """A step that the env finished has no env_failure, also if a hook fails on it afterwards."""
 
     async def fail(turn, completion, result):
         raise ValueError("the hook")
@@ -206,7 +206,7 @@ async def test_a_finished_turn_has_no_env_failure(tmp_path):
 
 
 async def test_the_numbers_of_an_unfinished_turn_are_recorded_without_its_text(tmp_path):
-    """A run that keeps numbers only says of the env's failure as much as one that keeps all."""
+    """A run that records numbers only has the same env_failure as one that records text."""
     with create_run(tmp_path / "run", trace="numbers") as run:
         runner = Runner(Remembering(ANSWER), sink=run)
         [_] = [group async for group in runner.play([Stage(lambda _: Plain(Trouble("raised")))])]
@@ -216,11 +216,11 @@ async def test_the_numbers_of_an_unfinished_turn_are_recorded_without_its_text(t
     assert step.trace.policy_response.tool_calls[0].arguments.startswith("hashed:")
 
 
-# How the env answers what ends it
+# How the env reacts to being stopped
 
 
 class Stubborn(Plain):
-    """Raises something of its own when it is cancelled."""
+    """Raises an exception of its own when it is cancelled."""
 
     async def step(self, completion):
         try:
@@ -231,14 +231,14 @@ class Stubborn(Plain):
 
 @pytest.mark.parametrize("way", ["timed_out", "cancelled"])
 async def test_what_an_env_raises_when_it_is_stopped_is_not_why_it_stopped(tmp_path, way):
-    """An env that answers a time-out or a cancellation with an exception did not fail by itself."""
+    """An env that raises in response to a time-out or a cancellation is not recorded as raised."""
     rollout = await play_into(tmp_path / "run", Stubborn, way)
     assert_whole(rollout, EnvFailure(way))
     assert rollout.status == ("ok" if way == "timed_out" else "cancelled")
 
 
-async def test_a_result_that_is_none_is_a_failure_of_the_env(tmp_path):
-    """A step that returns something else than a result counts as raised."""
+async def test_a_result_of_the_wrong_type_is_a_failure_of_the_env(tmp_path):
+    """A step that returns something other than a StepResult counts as raised."""
 
     class Odd(Plain):
         async def step(self, completion):
@@ -250,7 +250,7 @@ async def test_a_result_that_is_none_is_a_failure_of_the_env(tmp_path):
 
 
 async def test_a_cancellation_after_a_failure_keeps_the_failure(tmp_path):
-    """Where a rollout is cancelled while its failed env is closed, the step says that it raised, and a note why."""
+    """If a rollout is cancelled while its failed env is closed, the step says `raised`, and a note has the error."""
     closing = asyncio.Event()
 
     class Slow(Plain):
@@ -270,11 +270,11 @@ async def test_a_cancellation_after_a_failure_keeps_the_failure(tmp_path):
     assert any("KeyError: 'the floor'" in note.message for note in rollout.notes)
 
 
-# What the env can tell of the turn
+# What the env can report about the turn
 
 
 class Telling(Plain):
-    """Tells what `told` is of a turn that it did not finish."""
+    """Returns `told` from `unfinished_step`."""
 
     told = None
 
@@ -285,8 +285,8 @@ class Telling(Plain):
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_the_env_tells_of_an_unfinished_turn_is_kept(tmp_path, way):
-    """Its observation and its maps are in the record; a reward that it names does not count, and is noted."""
+async def test_an_unfinished_step_of_the_env_is_kept(tmp_path, way):
+    """Its observation and maps are recorded; a reward in it does not count, and is noted."""
 
     class Full(Telling):
         told = StepResult(
@@ -306,8 +306,8 @@ async def test_what_the_env_tells_of_an_unfinished_turn_is_kept(tmp_path, way):
 
 
 @pytest.mark.parametrize("told", [ValueError("lost"), "half a step", StepResult("much", False)])
-async def test_an_env_that_cannot_tell_does_not_cost_the_turn(tmp_path, told):
-    """Where `unfinished_step` raises or returns something else, the step is recorded, and a note says so."""
+async def test_an_unfinished_step_that_fails_does_not_cost_the_turn(tmp_path, told):
+    """If `unfinished_step` raises or returns another type, the step is recorded with a note."""
     kind = type("Odd", (Telling,), {"told": told})
     rollout = await play_into(tmp_path / "run", kind, "raised")
     assert_whole(rollout, EnvFailure.RAISED)
@@ -315,8 +315,8 @@ async def test_an_env_that_cannot_tell_does_not_cost_the_turn(tmp_path, told):
     assert any("unfinished_step of Odd raised" in note.message for note in rollout.notes)
 
 
-async def test_a_message_env_tells_of_an_unfinished_turn(tmp_path):
-    """A message env may give its history so far."""
+async def test_a_message_env_reports_an_unfinished_turn(tmp_path):
+    """A message env may return its history so far."""
 
     class Half(Messages):
         def unfinished_step(self):
@@ -334,7 +334,7 @@ async def test_a_message_env_tells_of_an_unfinished_turn(tmp_path):
 
 
 def tools_that_hang(way, **settings):
-    """An env with a tool that answers and one that is in trouble."""
+    """An env with one tool that answers and one that gets into trouble."""
     trouble = Trouble(way)
 
     async def listen() -> str:
@@ -356,7 +356,7 @@ async def play_tools(path, way, calls, **settings):
 
 @pytest.mark.parametrize("calls", [(LOOK, LISTEN), (LISTEN, LOOK)])
 async def test_the_answers_of_tools_that_returned_are_kept(tmp_path, calls):
-    """Where one tool hangs, the others' answers follow the response, and the record names the call that is open."""
+    """If one tool hangs, the others' answers follow the response, and the record names the open call."""
     rollout = await play_tools(tmp_path / "run", "cancelled", calls)
     [step] = rollout.steps
     assert (step.env_failure, step.trace.policy_response.tool_calls) == (EnvFailure.CANCELLED, calls)
@@ -370,7 +370,7 @@ async def test_the_answers_of_tools_that_returned_are_kept(tmp_path, calls):
 
 
 async def test_a_tool_that_hangs_into_the_time_out_of_the_rollout(tmp_path):
-    """The wall clock ends the rollout inside a tool; what ran before it, in turn, is kept."""
+    """The wall clock ends the rollout inside a tool; the answers of earlier tools are kept in order."""
     rollout = await play_tools(tmp_path / "run", "timed_out", (LOOK, LISTEN), parallel=False)
     [step] = rollout.steps
     assert (rollout.status, rollout.stop_reason, step.env_failure) == ("ok", "timeout", EnvFailure.TIMED_OUT)
@@ -378,7 +378,7 @@ async def test_a_tool_that_hangs_into_the_time_out_of_the_rollout(tmp_path):
 
 
 async def test_an_answer_without_an_id_is_not_put_after_a_gap(tmp_path):
-    """An answer to a call without an id belongs to it by its place, so it goes to the logs where one before is open."""
+    """Answers without ids match calls by position, so one after an open call goes to the logs."""
     calls = (ToolCall("listen", "{}"), ToolCall("look", '{"at": "door"}'))
     rollout = await play_tools(tmp_path / "run", "cancelled", calls)
     [step] = rollout.steps
@@ -387,13 +387,13 @@ async def test_an_answer_without_an_id_is_not_put_after_a_gap(tmp_path):
 
 
 async def test_tools_that_ran_are_kept_where_the_scoring_raises(tmp_path):
-    """A `ToolEnv` whose `after_tools` raises has run its tools: their answers follow the response."""
+    """If `after_tools` of a `ToolEnv` raises, the answers of its tools still follow the response."""
     rollout = await play_into(tmp_path / "run", Tools, "raised")
     assert [message.content for message in rollout.conversation[2:]] == ["A door."]
     assert rollout.steps[0].extra["tool_calls"][0]["error"] is None
 
 
-# Where the runner puts the turn in
+# Where the runner adds the turn through `observe`
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -405,7 +405,7 @@ async def test_tools_that_ran_are_kept_where_the_scoring_raises(tmp_path):
     ],
 )
 async def test_observe_that_fails_on_the_policys_turn(tmp_path, way, answer, limits, reward):
-    """A turn that is put in through `observe` is a step, which says how that failed; a limit's charge stays."""
+    """If `observe` fails on the policy's turn, the turn is a step with that failure; a limit's charge stays."""
 
     class Deaf(Plain):
         async def observe(self, messages):
@@ -419,7 +419,7 @@ async def test_observe_that_fails_on_the_policys_turn(tmp_path, way, answer, lim
 
 
 async def test_observe_that_fails_on_a_hooks_message_leaves_the_step_before_as_it_was(tmp_path):
-    """Messages of a hook are no turn of the policy: the failure is the rollout's alone."""
+    """If `observe` fails on a hook's message, which is no turn of the policy, only the rollout has the failure."""
 
     class Deaf(Meddling):
         async def observe(self, messages):

@@ -16,7 +16,7 @@ from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_fa
 
 
 class Turnstile:
-    """Lets policy requests through one by one, in an order that the test chooses."""
+    """Releases policy requests one by one, in an order that the test chooses."""
 
     def __init__(self):
         self.doors = {}
@@ -68,7 +68,7 @@ async def test_group_grades_land_by_rollout_id(tmp_path):
 
 
 class Flaky:
-    """Fails so often per index before it answers."""
+    """Fails a given number of times per index before it answers."""
 
     def __init__(self, failures):
         self.failures = dict(failures)
@@ -127,7 +127,7 @@ async def test_a_member_that_every_retry_left_failed_counts_by_the_strategy(tmp_
 
 @pytest.mark.parametrize(("failures", "statuses"), [(2, ["ok", "ok", "ok"]), (3, ["ok", "error", "cancelled"])])
 async def test_fail_fast_ends_the_group_only_when_no_retry_is_left(tmp_path, failures, statuses):
-    """Under fail-fast with retries a failed attempt cancels no sibling; the last one ends the group."""
+    """Under fail-fast with retries, a failed attempt cancels no sibling; the last attempt ends the group."""
     first_ended, retried = asyncio.Event(), asyncio.Event()
 
     class Announcing(Meddling):
@@ -158,7 +158,7 @@ async def test_fail_fast_ends_the_group_only_when_no_retry_is_left(tmp_path, fai
 
 
 async def test_retry_does_not_repeat_what_cannot_help(tmp_path):
-    """A grader's failure is not retried: the play was fine."""
+    """A grader's failure is not retried: the play succeeded."""
     stage = Stage(lambda _: Meddling(turns=1), grader=Counting(ValueError("no")))
     await play(tmp_path / "run", stage, Remembering(said("x")), retries=3)
     [rollout] = recorded(tmp_path / "run")
@@ -166,7 +166,7 @@ async def test_retry_does_not_repeat_what_cannot_help(tmp_path):
 
 
 async def test_attempts_have_seeds_of_their_own(tmp_path):
-    """A retry draws other chances than the attempt before, and the same ones in every run."""
+    """A retry has another seed than the attempt before it, and the same one in every run."""
     seeds = {}
 
     def remember(request):
@@ -225,8 +225,8 @@ async def test_fail_fast_cancels_awaits_and_records_before_clean_up(tmp_path):
     assert stage.seen == ()
 
 
-async def test_fail_fast_leaves_a_null_score_for_who_had_finished(tmp_path):
-    """A member that waits for a group grade that will not come is told so by a score."""
+async def test_fail_fast_leaves_a_null_score_for_finished_members(tmp_path):
+    """A finished member whose group grade will not come gets a null score that says so."""
     first_done = asyncio.Event()
 
     async def answer(request):
@@ -250,7 +250,7 @@ async def test_fail_fast_leaves_a_null_score_for_who_had_finished(tmp_path):
 
 
 async def test_fail_fast_records_a_retry_that_was_due_as_aborted(tmp_path):
-    """A game that failed is not left at an attempt with a retry to come if another game ends the group meanwhile."""
+    """If another game ends the group, a failed game whose retry was due is recorded as aborted."""
     closing = asyncio.Event()
 
     async def answer(request):
@@ -281,7 +281,7 @@ async def test_fail_fast_records_a_retry_that_was_due_as_aborted(tmp_path):
 
 @pytest.mark.parametrize(("fraction", "viable"), [(0.0, True), (0.5, True), (0.75, False)])
 async def test_keep_viable(tmp_path, fraction, viable):
-    """Failures are data; the group counts while enough members are ok, and its grader sees the failed members too."""
+    """Failed members are data: the group counts while enough members are ok, and its grader sees all of them."""
     stage = GradedStage(lambda _: Meddling(turns=2), episodes=4)
     [group] = await play(
         tmp_path / "run", stage, Remembering(Flaky({0: 9, 3: 9})), strategy=KeepViable(fraction), concurrency=1
@@ -294,7 +294,7 @@ async def test_keep_viable(tmp_path, fraction, viable):
 
 @pytest.mark.parametrize("stage", [Stage, GradedStage])
 async def test_rewards_align_with_members(tmp_path, stage):
-    """A group's rewards have one entry per member, in their order, None where a member has no reward."""
+    """A group's rewards have one entry per member, in their order, and None for a member without a reward."""
     [group] = await play(
         tmp_path / "run",
         stage(lambda _: Meddling(turns=2), episodes=4),
@@ -308,7 +308,7 @@ async def test_rewards_align_with_members(tmp_path, stage):
 
 
 async def test_members_have_the_group_s_grade(tmp_path):
-    """A member's rollout has the reward with the group's grade, the line's, the grade and the scores, as read back."""
+    """A member's rollout has the reward with the group's grade, the line's reward, grade and scores, as read back."""
 
     class Telling(GradedStage):
         async def grade_group(self, rollouts):
@@ -325,7 +325,7 @@ async def test_members_have_the_group_s_grade(tmp_path):
 
 
 class BadGroup(GradedStage):
-    """A stage whose group grader does what the test says."""
+    """A stage whose group grader does what the test configures."""
 
     def __init__(self, grades, **settings):
         super().__init__(lambda _: Meddling(turns=1), episodes=3, **settings)
@@ -351,7 +351,7 @@ def raising(rollouts):
     ],
 )
 async def test_a_group_grader_that_fails(tmp_path, grades, values, message):
-    """A group grader's failure is a null score with the error, on the rollout it concerns; the others keep theirs."""
+    """A group grader's failure is a null score with the error on the rollout it concerns; others keep their grades."""
     [group] = await play(tmp_path / "run", BadGroup(grades), Remembering(said("x")))
     rollouts = {rollout.id: rollout for rollout in recorded(tmp_path / "run")}
     assert all(rollout.status is Status.OK for rollout in rollouts.values())
@@ -364,8 +364,8 @@ async def test_a_group_grader_that_fails(tmp_path, grades, values, message):
     assert all(message in score.error.message for score in failed)
 
 
-async def test_a_group_grader_that_is_cancelled_says_so(tmp_path):
-    """Rollouts that wait for a grade which cancellation prevented are told by a null score; it is raised again."""
+async def test_a_cancelled_group_grader_leaves_null_scores(tmp_path):
+    """If cancellation prevents the grading, each waiting rollout gets a null score; the cancellation is re-raised."""
     asked = asyncio.Event()
 
     class Slow(GradedStage):
@@ -385,8 +385,8 @@ async def test_a_group_grader_that_is_cancelled_says_so(tmp_path):
     assert stage.cleaned == 1
 
 
-async def test_who_had_finished_when_the_group_was_cancelled_is_told(tmp_path):
-    """A member that waits for a grade while its siblings are cancelled is told by a null score that none will come."""
+async def test_members_that_finished_before_a_cancellation_get_null_scores(tmp_path):
+    """A finished member whose siblings are cancelled gets a null score: its grade will not come."""
     first_done = asyncio.Event()
 
     class Announcing(Meddling):
@@ -411,8 +411,8 @@ async def test_who_had_finished_when_the_group_was_cancelled_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
-async def test_who_is_cancelled_while_playing_is_not_graded(tmp_path, episodes):
-    """A group of one or of several whose rollouts are cancelled ends there: its grader is not asked."""
+async def test_members_that_are_cancelled_while_playing_are_not_graded(tmp_path, episodes):
+    """The grader of a group whose rollouts are cancelled is not asked, whether it has one member or several."""
     playing, asked = asyncio.Event(), []
 
     class Watched(GradedStage):
@@ -435,8 +435,8 @@ async def test_who_is_cancelled_while_playing_is_not_graded(tmp_path, episodes):
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
-async def test_what_no_rollout_can_hold_comes_out(tmp_path, episodes):
-    """A builder that cannot say who plays has no rollouts to blame: the caller hears of it, after clean-up."""
+async def test_an_error_without_a_rollout_is_raised(tmp_path, episodes):
+    """If a builder fails before there are rollouts, the error reaches the caller after clean-up."""
 
     class Nameless(Stage):
         def role_of(self, seat):
@@ -448,8 +448,8 @@ async def test_what_no_rollout_can_hold_comes_out(tmp_path, episodes):
     assert stage.cleaned == 1
 
 
-async def test_what_is_no_number_in_a_grade_is_moved_and_noted(tmp_path):
-    """A grade keeps its reward though its data hold text: the text goes to `extra`, and a note says so."""
+async def test_text_in_the_data_of_a_grade_is_moved_and_noted(tmp_path):
+    """A grade keeps its reward although its data hold text: the text goes to `extra`, with a note."""
     stage = BadGroup(lambda rollouts: {r.id: Grade(1.0, {"clear": 0.5, "why": "good"}) for r in rollouts})
     await play(tmp_path / "run", stage, Remembering(said("x")))
     scores = list(RunReader(tmp_path / "run").scores())
@@ -462,7 +462,7 @@ async def test_what_is_no_number_in_a_grade_is_moved_and_noted(tmp_path):
 
 
 async def test_room_is_made_as_episodes_end():
-    """A group that has only one slow member left holds one place, not the whole group's."""
+    """A group with only one slow member left occupies one slot, not the whole group's."""
     slow = asyncio.Event()
     tasks = []
 
@@ -481,8 +481,8 @@ async def test_room_is_made_as_episodes_end():
     assert groups[-1] != "second"
 
 
-async def test_grades_for_strangers_are_named(tmp_path):
-    """A grade for what is no rollout of the group is a recorded failure; the members keep theirs."""
+async def test_grades_for_unknown_rollouts_are_named(tmp_path):
+    """A grade for a rollout outside the group is a recorded failure; the members keep their grades."""
     stage = BadGroup(lambda rollouts: {"stranger": Grade(5.0)} | {r.id: Grade(1.0) for r in rollouts})
     [group] = await play(tmp_path / "run", stage, Remembering(said("x")))
     assert group.rewards == [2.0, 2.0, 2.0]
@@ -492,7 +492,7 @@ async def test_grades_for_strangers_are_named(tmp_path):
 
 
 async def test_groups_have_names_unique_within_an_iteration(tmp_path):
-    """A task that repeats within an iteration gets a number, also where a task has such a name already."""
+    """A task that repeats within an iteration gets a number, also if a task has such a name already."""
     tasks = ["a", "b", "a", "a~2", "a"]
     groups = await play(
         tmp_path / "run", [Stage(lambda _: Meddling(turns=1), task=task) for task in tasks], Remembering(said("x"))
@@ -501,7 +501,7 @@ async def test_groups_have_names_unique_within_an_iteration(tmp_path):
 
 
 async def test_groups_are_yielded_as_they_finish():
-    """A slow group does not hold back a quick one."""
+    """A slow group does not delay a fast one."""
     slow = asyncio.Event()
 
     async def answer(request):
@@ -519,7 +519,7 @@ async def test_groups_are_yielded_as_they_finish():
 
 @pytest.mark.parametrize("concurrency", [1, 3, 100])
 async def test_concurrency_bounds_policy_requests(concurrency):
-    """No more requests are in flight than the bound, and the bound is used."""
+    """No more requests than the bound are in flight, and the bound is reached."""
     in_flight = most = 0
 
     async def answer(request):
@@ -537,7 +537,7 @@ async def test_concurrency_bounds_policy_requests(concurrency):
 
 
 async def test_groups_are_made_only_when_there_is_room():
-    """An endless source of groups is drawn from as rollouts end, not all at once."""
+    """Groups are drawn from an endless source as rollouts end, not all at once."""
     drawn = 0
 
     def source():
@@ -585,7 +585,7 @@ async def test_a_cancelled_run_records_what_was_in_flight(tmp_path):
 
 
 async def test_closing_early_records_what_was_in_flight():
-    """A caller that has seen enough closes the generator; the rest is cancelled, recorded and awaited."""
+    """If the caller closes the generator early, the rest is cancelled, recorded and awaited."""
 
     async def answer(request):
         if request.identity.group != "task":
@@ -603,7 +603,7 @@ async def test_closing_early_records_what_was_in_flight():
 
 
 async def test_the_ledger_adds_up_after_all_this(tmp_path):
-    """Every attempt that was dispatched is recorded."""
+    """Every attempt that was started is recorded."""
     stage = Stage(lambda _: Meddling(turns=2), episodes=3)
     await play(tmp_path / "run", stage, Remembering(Flaky({1: 2, 2: 5})), retries=2)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
@@ -611,7 +611,7 @@ async def test_the_ledger_adds_up_after_all_this(tmp_path):
 
 
 def test_strategies_refuse_what_makes_no_sense():
-    """A fraction is from 0 to 1, and there are no fewer than 0 retries."""
+    """A fraction outside 0 to 1, or a negative number of retries, is refused."""
     with pytest.raises(InputError, match="0 to 1"):
         KeepViable(1.5)
     with pytest.raises(InputError, match="0 or more"):

@@ -1,4 +1,4 @@
-"""The hooks of the runner: what each may do, and that one that raises is a recorded failure."""
+"""The runner's hooks: what each may do, and that an exception in one is a recorded failure."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_fa
 
 
 async def test_before_turn_adds_messages_through_observe(tmp_path):
-    """What a hook adds is in the prompt that the policy is sent, in the env's history, and in the record."""
+    """Messages that a hook adds are in the policy's prompt, the env's history, and the record."""
 
     async def hint(turn):
         return [{"role": "user", "content": f"Hint {turn.step}."}] if turn.step < 2 else None
@@ -26,7 +26,7 @@ async def test_before_turn_adds_messages_through_observe(tmp_path):
 
 
 async def test_a_hooks_messages_count_for_the_context(tmp_path):
-    """The context is checked with what hooks have added, and not before."""
+    """The context limit is checked after hooks have added their messages."""
 
     async def flood(turn):
         return [Message("user", "word " * 50)] if turn.step == 1 else None
@@ -44,7 +44,7 @@ async def test_a_hooks_messages_count_for_the_context(tmp_path):
 
 
 async def test_turns_are_checked_before_hooks(tmp_path):
-    """A hook is not asked for a turn that will not be."""
+    """No hook is called for a turn beyond the limit."""
     asked = []
 
     async def ask(turn):
@@ -61,7 +61,7 @@ async def test_turns_are_checked_before_hooks(tmp_path):
 
 
 async def test_after_step_reads(tmp_path):
-    """A hook sees each turn that the env has taken, with the prompt from before it."""
+    """A hook sees each turn that the env has finished, with the prompt before it."""
     seen = []
 
     async def read(turn, completion, result):
@@ -85,7 +85,7 @@ async def test_after_step_reads(tmp_path):
     ],
 )
 async def test_on_stop_names_only_what_the_env_left_open(tmp_path, env_reason, limits, reason):
-    """A hook may name the stop reason where the env gave none, and nowhere else."""
+    """A hook may set the stop reason only if the env gave none."""
 
     async def name(rollout):
         assert rollout.steps
@@ -126,7 +126,7 @@ async def test_a_hook_that_raises_is_a_recorded_failure(tmp_path, name):
 
 
 async def test_a_hook_that_raises_at_a_group_grade_leaves_the_reward(tmp_path):
-    """The group's grade is already a fact when the hook fails: the failure is a score beside it."""
+    """If the hook fails after the group's grade, the reward stays and the failure is a score of its own."""
     await play(
         tmp_path / "run",
         GradedStage(lambda _: Meddling(turns=1)),
@@ -139,7 +139,7 @@ async def test_a_hook_that_raises_at_a_group_grade_leaves_the_reward(tmp_path):
 
 
 async def test_a_hook_cannot_add_where_the_env_does_not_observe(tmp_path):
-    """Messages that an env does not take are a failure of the hook that says what to implement."""
+    """A hook's messages for an env without `observe` are a failure of the hook, which says what to implement."""
 
     async def hint(turn):
         return [Message("user", "Hint.")]

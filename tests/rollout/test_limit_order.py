@@ -1,4 +1,4 @@
-"""Limits are checked in the order that the design gives, and each with the numbers it names."""
+"""Limits are checked in the order that the design gives, each with its own numbers."""
 
 import pytest
 
@@ -21,7 +21,7 @@ REACHED = {"timeout": 600, "max_turns": 1, "context_length": 10, "max_total_toke
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
 async def test_the_first_limit_in_the_order_is_the_one_that_stops(tmp_path, first):
-    """Where several limits are reached at once, the earliest of the order names the stop reason."""
+    """If several limits are reached at once, the first in the order is the stop reason."""
 
     async def hour(turn, completion, result):
         if first == 0:
@@ -38,8 +38,8 @@ async def test_the_first_limit_in_the_order_is_the_one_that_stops(tmp_path, firs
     assert len(rollout.steps) == 1
 
 
-async def test_wall_clock_is_looked_at_before_sampling(tmp_path):
-    """Time that ran out while nobody awaited anything is seen before the policy is asked again."""
+async def test_the_deadline_is_checked_before_sampling(tmp_path):
+    """A deadline that passed without an await is noticed before the policy is asked again."""
     policy = Remembering(said("x"))
 
     class Busy(Meddling):
@@ -55,7 +55,7 @@ async def test_wall_clock_is_looked_at_before_sampling(tmp_path):
 
 @pytest.mark.parametrize(("budget", "steps"), [(18, 1), (19, 2)])
 async def test_total_tokens_count_the_next_prompt(tmp_path, budget, steps):
-    """A request that would pass the total is not made: 7 + 2 tokens so far, 9 in the next prompt."""
+    """A request that would exceed the total is not made: 7 + 2 tokens so far, 9 in the next prompt."""
     policy = Remembering(said("one two"), said("x"), tokens=lambda request: [0, 9, 99][request.step])
     stage = Stage(lambda _: Meddling(turns=9))
     await play(tmp_path / "run", stage, policy, limits=Limits(max_total_tokens=budget))
@@ -84,7 +84,7 @@ async def test_the_context_keeps_room_for_the_answer(tmp_path, limits, sampling,
 
 
 async def test_a_layer_that_answers_the_time_out_with_its_own_error_timed_out(tmp_path):
-    """What an env raises when it is interrupted is a note on a time-out, not a failure."""
+    """An exception that an env raises when it is interrupted is a note on the time-out, not a failure."""
 
     class Stubborn(Meddling):
         async def step(self, message):
@@ -100,7 +100,7 @@ async def test_a_layer_that_answers_the_time_out_with_its_own_error_timed_out(tm
 
 
 class Changing(Env):
-    """Offers other tools and stop sequences at every turn."""
+    """Offers different tools and stop sequences at every turn."""
 
     def __init__(self):
         self.turn = 0
@@ -118,7 +118,7 @@ class Changing(Env):
 
 
 async def test_tools_and_stop_sequences_are_those_of_the_turn(tmp_path):
-    """Each step has the tools and the sampling it was played with; sets that repeat are stored once."""
+    """Each step has the tools and the sampling of its turn; repeated sets are stored once."""
     asked = []
 
     def answer(request):
@@ -133,11 +133,11 @@ async def test_tools_and_stop_sequences_are_those_of_the_turn(tmp_path):
     assert [[tool.name for tool in tools] for tools in rollout.tools] == [["tool0"], ["tool1"]]
     assert [rollout.sampling[step.sampling].stop for step in rollout.steps] == [stop for _, stop in asked]
     assert {settings.temperature for settings in rollout.sampling} == {0.5}
-    assert len(rollout.notes) == 2  # of `strict`, which is not recorded: once for each tool, not for each turn
+    assert len(rollout.notes) == 2  # about `strict`, which is not recorded: one note per tool, not per turn
 
 
 async def test_each_step_has_the_version_that_answered(tmp_path):
-    """A policy may change while it plays: the completion's word counts, else the policy's."""
+    """A policy may change while it plays: the completion's version counts, else the policy's."""
     policy = Remembering(said("x", policy_version=7), said("y"))
     await play(tmp_path / "run", Stage(lambda _: Meddling(turns=2)), policy)
     [rollout] = recorded(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The limits themselves: what they refuse, what the document says of them, and what an env must support for them."""
+"""The limits themselves: invalid values, their documentation, and what they require of an env."""
 
 import re
 from pathlib import Path
@@ -18,14 +18,14 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "rewards.md"
 
 
 def documented() -> dict[str, str]:
-    """The defaults by the document's table."""
+    """The defaults in the document's table."""
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", DOCUMENT.read_text(), re.MULTILINE)
     assert len(rows) == len(dict(rows))
     return dict(rows)
 
 
 def test_the_document_names_every_default_that_changes_a_reward():
-    """docs/rewards.md has a row for each field of `Limits` that changes a reward, with the value it has by default."""
+    """docs/rewards.md has a row for each field of `Limits` that changes a reward, with its default."""
     fields = {name: str(getattr(Limits(), name)) for name in Limits.__struct_fields__ if "reward" in name}
     assert documented() == fields
 
@@ -55,7 +55,7 @@ def test_limits_refuse_what_makes_no_sense(fields):
 
 
 def test_strategies_are_named_in_text():
-    """A strategy by its name, with a fraction where it takes one."""
+    """A strategy is named in text, with a fraction if it takes one."""
     assert parse_strategy("fail-fast") == FailFast()
     assert parse_strategy("keep-viable") == KeepViable()
     assert parse_strategy("keep-viable:0.75") == KeepViable(0.75)
@@ -78,7 +78,7 @@ async def test_an_overflow_can_keep_the_envs_reward(tmp_path):
 
 
 class Deaf(Env):
-    """A conversation that takes no messages but the policy's."""
+    """A conversation without `observe`."""
 
     async def initial_observation(self):
         return Observation([{"role": "user", "content": "Go."}])
@@ -99,7 +99,7 @@ class DeafTalk(MessageEnv):
 
 @pytest.mark.parametrize("make", [Deaf, lambda: MessageEnvAdapter(DeafTalk())])
 async def test_parse_retries_need_an_env_that_takes_a_correction(tmp_path, make):
-    """`max_parse_retries` with an env that has no `observe` is refused before the policy is asked, and by name."""
+    """`max_parse_retries` with an env without `observe` is refused by name, before the policy is asked."""
     policy = Remembering(called(BROKEN_CALL))
     stage = Stage(lambda _: make(), episodes=2)
     with pytest.raises(InputError, match=r"max_parse_retries=2.*Deaf.*`observe`"):
@@ -110,7 +110,7 @@ async def test_parse_retries_need_an_env_that_takes_a_correction(tmp_path, make)
 
 
 async def test_an_env_that_declines_a_correction_is_noted(tmp_path):
-    """Where `observe` returns None for a correction that was due, the rollout ends as before and a note says why."""
+    """If `observe` returns None for a correction, the rollout ends with the parse error and a note says why."""
     policy = Remembering(called(BROKEN_CALL))
     stage = Stage(lambda _: Meddling(observes=False))
     await play(tmp_path / "run", stage, policy, limits=Limits(max_parse_retries=2))
@@ -120,7 +120,7 @@ async def test_an_env_that_declines_a_correction_is_noted(tmp_path):
 
 
 def test_a_play_refused_for_its_parse_retries_leaves_no_run(tmp_path):
-    """The place stays free for the corrected command."""
+    """A refused play creates no run, so that the corrected command can use the same path."""
     with pytest.raises(InputError, match="max_parse_retries=1"):
         play_env("arithmetic", "scripted:noisy", out=tmp_path / "run", limits=Limits(max_parse_retries=1))
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Numbers that an environment gives come back from the disk equal, as Python numbers."""
+"""Numbers that an environment returns are read back equal, as Python numbers."""
 
 import math
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.core
 
 
 class Giving(Env):
-    """Gives what the test says."""
+    """An env that returns what the test configures."""
 
     def __init__(self, reward, numbers):
         self.reward = reward
@@ -40,7 +40,7 @@ PLAIN = {
 
 
 def assert_same(given, found):
-    """Equal, of the same type, and in the same order."""
+    """Asserts equal values of the same types in the same order."""
     assert list(given) == list(found)
     for name, number in given.items():
         assert type(found[name]) is type(number)
@@ -48,7 +48,7 @@ def assert_same(given, found):
 
 
 async def test_numbers_of_an_env(tmp_path):
-    """Reward data and metrics come back as they were: no text, no rounding, no null."""
+    """Reward data and metrics are read back unchanged: no text, no rounding, no null."""
     await play(tmp_path / "run", Stage(lambda _: Giving(0.1 + 0.2, PLAIN)), Remembering(said("x")))
     [rollout] = recorded(tmp_path / "run")
     assert rollout.reward == 0.1 + 0.2
@@ -58,7 +58,7 @@ async def test_numbers_of_an_env(tmp_path):
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2**63, True])
 async def test_rewards_that_are_odd(tmp_path, reward):
-    """A reward that is not finite, large or a truth value survives as the float it is."""
+    """A reward that is not finite, large or a bool is kept as the float it equals."""
     await play(tmp_path / "run", Stage(lambda _: Giving(reward, {})), Remembering(said("x")))
     [rollout] = recorded(tmp_path / "run")
     for found in (rollout.reward, rollout.reward_so_far, rollout.steps[0].reward, rollout.steps[0].env_reward):
@@ -66,7 +66,7 @@ async def test_rewards_that_are_odd(tmp_path, reward):
 
 
 async def test_numpy_numbers_come_back_as_python_numbers(tmp_path):
-    """Scalars of numpy are Python numbers on the disk: exact, and neither text nor null."""
+    """Scalars of numpy become Python numbers on disk: exact, and neither text nor null."""
     numpy = pytest.importorskip("numpy")
     numbers = {
         "half": numpy.float32(0.5),
@@ -82,7 +82,7 @@ async def test_numpy_numbers_come_back_as_python_numbers(tmp_path):
 
 
 async def test_fractions_of_a_grade_stay_fractions(tmp_path):
-    """A grade of a third is a third, in the line and in the group's score."""
+    """A grade of a third is read back as a third, in the line and in the group's score."""
     stage = GradedStage(lambda _: Giving(0.0, {}), grader=Counting(1 / 3))
     await play(tmp_path / "run", stage, Remembering(said("x")))
     [rollout] = recorded(tmp_path / "run")

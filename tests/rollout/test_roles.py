@@ -1,4 +1,4 @@
-"""Other roles of an env: who plays them, what is recorded of what they were asked, and what their failures are."""
+"""Other roles of an env: which policy plays them, how their calls are recorded, and how they fail."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from stage import Stage, never, play, recorded
 
 
 class Asking(Env):
-    """Asks its answerer about each reply, and ends after so many turns."""
+    """Asks its answerer about each reply, and ends after a given number of turns."""
 
     def __init__(self, turns=2, seconds=None, history=False):
         self.turns = turns
@@ -58,7 +58,7 @@ def talking():
 
 
 async def test_calls_are_recorded_with_their_step(tmp_path, monkeypatch):
-    """Who was asked what, in which step, by which version, and what came back; the turns are the policy's own."""
+    """A call records its role, policy, prompt, step, version and reply; turns are the policy's own."""
     now = 100.0
     monkeypatch.setattr("rolltrace.policies.roles.time", SimpleNamespace(perf_counter=lambda: now))
 
@@ -83,7 +83,7 @@ async def test_calls_are_recorded_with_their_step(tmp_path, monkeypatch):
 
 
 async def test_a_conversation_with_a_role_is_stored_once(tmp_path):
-    """A prompt that goes on with an earlier call holds only what is new, so that text grows with the turns."""
+    """A prompt that continues an earlier call stores only its new messages, so that text grows linearly."""
     make = lambda number: Asking(turns=30, history=True)  # noqa: E731
     await play(tmp_path / "run", Stage(make), talking(), roles={"answerer": answering()})
     [rollout] = recorded(tmp_path / "run")
@@ -94,7 +94,7 @@ async def test_a_conversation_with_a_role_is_stored_once(tmp_path):
 
 
 async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
-    """Only the very same conversation is left out: one that was changed is written out."""
+    """A prompt is shortened only if it continues the same conversation; a changed one is stored whole."""
     with with_roles(talking(), answerer=answering()) as calls:
         first = await ask("answerer", [Message("user", "a")])
         await ask("answerer", [Message("user", "a"), first.message, Message("user", "b")])
@@ -105,7 +105,7 @@ async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 async def test_several_conversations_with_a_role_are_told_apart(order):
-    """Each question goes on with its own conversation, in whatever order the answers came."""
+    """Each question continues its own conversation, in whatever order the answers came."""
     turns = {number: asyncio.Event() for number in range(3)}
 
     async def answer(request):
@@ -128,30 +128,30 @@ async def test_several_conversations_with_a_role_are_told_apart(order):
     assert [len(call.prompt) for call in calls] == [1] * 6
 
 
-async def test_a_role_that_nobody_was_given_is_the_policys(tmp_path):
-    """Self-play, self-grading: the record names who it was."""
+async def test_a_role_without_a_policy_is_played_by_the_policy(tmp_path):
+    """A role that was given no policy is played by the policy itself, and the record says so."""
     await play(tmp_path / "run", Stage(lambda number: Asking(turns=1)), talking())
     [rollout] = recorded(tmp_path / "run")
     assert [(call.role, call.policy) for call in rollout.calls] == [("answerer", "talking")]
 
 
 def test_roles_are_checked():
-    """What is no policy is refused before anything is played."""
+    """A role whose policy lacks the interface is refused before anything is played."""
     with pytest.raises(PolicyError, match="complete"):
         Runner(talking(), roles={"grader": type("Named", (), {"name": "x"})()}, sink=MemorySink())
     with pytest.raises(InputError, match="'policy'"):
         Runner(talking(), roles={"policy": talking()}, sink=MemorySink())
 
 
-async def test_asking_without_anybody_there():
-    """Outside of a runner the error says what to do."""
+async def test_asking_outside_a_runner():
+    """Outside a runner the error says to use `with_roles`."""
     with pytest.raises(PolicyError, match="with with_roles"):
         await ask("grader", [Message("user", "?")])
 
 
 @pytest.mark.parametrize("failing", [ValueError("the server is down"), "time-out", "no completion"])
 async def test_a_role_that_fails_is_the_policys_failure(tmp_path, failing):
-    """The failure names the role, its policy and what happened, and its layer is not the env's; the call is there."""
+    """The failure names the role, its policy and the error, and its layer is the policy; the call is recorded."""
     answers = {
         "time-out": lambda request: never(),
         "no completion": lambda request: None,
@@ -173,8 +173,8 @@ async def test_a_role_that_fails_is_the_policys_failure(tmp_path, failing):
     assert (step.env_failure, step.trace.policy_response.content) == ("raised", "turn 0")
 
 
-async def test_an_env_may_do_without_an_answer(tmp_path):
-    """What an env catches is its own business; the call that failed is still in the record."""
+async def test_an_env_may_catch_a_failed_role(tmp_path):
+    """If an env catches the error, the rollout is ok; the failed call is still recorded."""
 
     class Content(Asking):
         async def step(self, completion):
@@ -191,7 +191,7 @@ async def test_an_env_may_do_without_an_answer(tmp_path):
 
 
 async def test_a_retry_asks_again_with_calls_of_its_own(tmp_path):
-    """Each attempt has the calls that were made for it."""
+    """Each attempt has its own calls."""
     tries = []
 
     def answer(request):
@@ -208,8 +208,8 @@ async def test_a_retry_asks_again_with_calls_of_its_own(tmp_path):
     assert [tries[0].identity.id, tries[1].identity.id] == [first.id, second.id]
 
 
-async def test_a_question_in_flight_is_recorded_when_all_is_cancelled(tmp_path):
-    """A cancelled rollout has the question that nobody answered."""
+async def test_a_call_in_flight_is_recorded_on_cancellation(tmp_path):
+    """A cancelled rollout records the call that was not answered."""
     asked = asyncio.Event()
 
     async def answer(request):
@@ -230,8 +230,8 @@ async def test_a_question_in_flight_is_recorded_when_all_is_cancelled(tmp_path):
     assert (rollout.status, [call.error.type for call in rollout.calls]) == (Status.CANCELLED, ["CancelledError"])
 
 
-async def test_parallel_questions_stand_in_the_order_of_asking(tmp_path):
-    """Whichever answer comes first, and each question has a seed that does not depend on the others."""
+async def test_parallel_questions_are_recorded_in_the_order_of_asking(tmp_path):
+    """Calls are in the order of asking, whichever answer comes first, and each has a seed independent of the others."""
 
     class Parallel(Grader):
         async def grade(self, rollout):
@@ -261,7 +261,7 @@ async def test_parallel_questions_stand_in_the_order_of_asking(tmp_path):
 
 
 async def test_the_same_question_again_has_another_seed():
-    """Who asks twice wants to hear something else."""
+    """Asking the same question twice uses two seeds, so that the second answer may differ."""
     seeds = []
     policy = ScriptedReplies(lambda request: seeds.append(request.seed) or "x")
     with with_roles(policy):
@@ -272,7 +272,7 @@ async def test_the_same_question_again_has_another_seed():
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_concurrency_bounds_the_other_roles_too(concurrency):
-    """Requests of all roles together; a low bound does not deadlock."""
+    """The bound counts requests of all roles together, and a low bound does not deadlock."""
     in_flight = most = 0
 
     async def answer(request):
@@ -296,7 +296,7 @@ async def test_concurrency_bounds_the_other_roles_too(concurrency):
 
 
 async def test_waiting_at_the_gate_is_not_the_rollouts_time(tmp_path):
-    """The wall clock of a rollout stands still while its questions wait for a place, also when several do at once."""
+    """The rollout's clock is paused while its questions wait for a request slot, also several at once."""
 
     class Parallel(Asking):
         async def step(self, completion):
@@ -331,7 +331,7 @@ class Failing(Grader):
 
 @pytest.mark.parametrize("reply", ["fine", ValueError("down")])
 async def test_a_grader_that_fails_keeps_its_calls(tmp_path, reply):
-    """The failure is the grader's, also where it is its model that failed, and what was asked is in the record."""
+    """The failure is the grader's, also if its model failed, and its calls are recorded."""
     roles = {"answerer": answering(), "grader": ScriptedReplies(lambda request: reply, name="judge")}
     await play(tmp_path / "run", Stage(lambda number: Asking(), grader=Failing()), talking(), roles=roles)
     [rollout] = recorded(tmp_path / "run")
@@ -343,7 +343,7 @@ async def test_a_grader_that_fails_keeps_its_calls(tmp_path, reply):
 
 
 class Judging(GroupGrader):
-    """Asks about each member, and has something to say of the group."""
+    """Asks about each member, and returns data about the group."""
 
     def __init__(self, spoil=()):
         self.spoil = spoil
@@ -368,7 +368,7 @@ def judge(request):
 
 
 async def test_a_group_grader_is_recorded_with_its_calls(tmp_path):
-    """Each member has its grade; one score about the group has the calls, its numbers and the rest."""
+    """Each member has its grade; one score about the group has the calls, numbers and extra data."""
     roles = {"answerer": answering(), "grader": ScriptedReplies(judge, name="judge")}
     [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
     assert group.rewards == [1.0, 2.0, 3.0]
@@ -385,8 +385,8 @@ async def test_a_group_grader_is_recorded_with_its_calls(tmp_path):
         assert run.sql("select count(*) from calls where role = 'grader' and score is not null").fetchall() == [(3,)]
 
 
-async def test_an_exception_in_place_of_a_grade_is_one_members(tmp_path):
-    """The member without a grade has a null score with the reason, of layer grader; the others keep theirs."""
+async def test_an_exception_in_place_of_a_grade_costs_one_member(tmp_path):
+    """The member without a grade has a null score with the grader's error; the others keep theirs."""
     roles = {"answerer": answering(), "grader": ScriptedReplies(judge)}
     [group] = await play(tmp_path / "run", judged(spoil=(1,)), talking(), roles=roles)
     assert [member.reward for member in group.members] == [1.0, None, 3.0]
@@ -402,7 +402,7 @@ async def test_an_exception_in_place_of_a_grade_is_one_members(tmp_path):
 
 
 async def test_a_group_grader_whose_model_fails_keeps_its_calls(tmp_path):
-    """All members have a null score with the reason, and the group's score has what was asked until then."""
+    """All members have a null score with the reason, and the group's score has the calls up to the failure."""
     roles = {"answerer": answering(), "grader": ScriptedReplies(lambda request: ValueError("down"), name="judge")}
     [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
     assert group.rewards == [None] * 3
@@ -414,7 +414,7 @@ async def test_a_group_grader_whose_model_fails_keeps_its_calls(tmp_path):
 
 @pytest.mark.parametrize("given", [GroupGrade([]), GroupGrade({}, reward_data=3), GroupGrade({}, extra=[])])
 async def test_a_group_grade_of_the_wrong_shape_is_the_graders_failure(tmp_path, given):
-    """Nothing is taken from it, and the reason is told."""
+    """A group grade of the wrong types grades no member, and each has the GraderError."""
 
     class Wrong(GroupGrader):
         async def grade_group(self, rollouts):
@@ -426,8 +426,8 @@ async def test_a_group_grade_of_the_wrong_shape_is_the_graders_failure(tmp_path,
     assert {member.grade_failure.type for member in group.members} == {"GraderError"}
 
 
-async def test_what_a_group_is_made_of_is_kept_with_it(tmp_path):
-    """Where a share of groups is kept in full, so are the scores of its members and what its grader asked."""
+async def test_scores_of_a_fully_recorded_group_are_recorded_fully(tmp_path):
+    """If a fraction of groups is recorded with text, their scores and their grader's calls are too."""
     picture = Blob.of(b"\x89PNG")
 
     class Showing(Judging):
@@ -486,7 +486,7 @@ class Game(Stage):
     ],
 )
 async def test_each_seat_has_its_policy(tmp_path, given, expected):
-    """By the seat's number, else by its role, else the policy itself; the record and the request say so."""
+    """A seat's policy is that of `seatN`, else of its role, else the policy itself; record and request agree."""
     roles = {role: ScriptedReplies(lambda request: request.role, name=role, version=role) for role in given}
     policy = ScriptedReplies(lambda request: request.role, name="talking", version="talking")
     stage = Game(lambda number: [Seated(), Seated(), Seated()], episodes=2, seats=3)
@@ -498,8 +498,8 @@ async def test_each_seat_has_its_policy(tmp_path, given, expected):
     assert [rollout.steps[0].extra["said"] for rollout in rollouts] == ["policy", "opponent", "opponent"] * 2
 
 
-async def test_what_came_instead_of_an_answer_is_kept(tmp_path):
-    """A policy that fails may say what it got; the record has it, of the policy itself and of other roles."""
+async def test_the_raw_reply_of_a_failed_policy_is_kept(tmp_path):
+    """A policy's error may carry the raw reply; it is recorded, for the policy itself and for other roles."""
 
     def broken(request):
         error = PolicyError("the reply is no JSON")
@@ -518,7 +518,7 @@ async def test_what_came_instead_of_an_answer_is_kept(tmp_path):
 
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_a_request_says_whether_tokens_are_recorded(tmp_path, wanted):
-    """A policy need not ask its server for what nobody keeps."""
+    """A request asks for tokens only if they are recorded."""
     requests = []
     with create_run(tmp_path / "run", trace=Recording(tokens=wanted)) as run:
         runner = Runner(ScriptedReplies(lambda request: requests.append(request) or "x"), sink=run)
@@ -527,8 +527,8 @@ async def test_a_request_says_whether_tokens_are_recorded(tmp_path, wanted):
     assert [(request.role, request.include_tokens) for request in requests] == [("policy", wanted), ("answerer", False)]
 
 
-async def test_who_was_asked_is_known_afterwards(tmp_path):
-    """A role that was given in vain may be misspelt, and one that the policy played itself may be a surprise."""
+async def test_unused_roles_and_roles_of_the_policy_are_known(tmp_path):
+    """The runner lists roles that were given and never asked (misspelt?), and those that the policy played itself."""
     runner = Runner(talking(), roles={"answerrer": answering(), "seat1": answering()}, sink=MemorySink())
     async for _ in runner.play([Stage(lambda number: Asking(turns=1))]):
         pass
@@ -541,7 +541,7 @@ async def test_who_was_asked_is_known_afterwards(tmp_path):
 
 
 async def test_only_a_game_has_numbered_seats(tmp_path):
-    """Where there is one seat, it is the policy's, whoever was given `seat0`; an env may ask a seat of its own game."""
+    """An env with one seat is played by the policy, even if `seat0` was given; an env may ask seats of its own game."""
 
     class Inside(Asking):
         async def step(self, completion):
@@ -559,8 +559,8 @@ async def test_only_a_game_has_numbered_seats(tmp_path):
     assert [(call.role, call.policy) for call in rollout.calls] == [("opponent", "one"), ("opponent", "other")]
 
 
-async def test_what_could_not_be_recorded_of_a_call_is_noted(tmp_path):
-    """A note says where, in the rollout's record and in the group's score."""
+async def test_losses_in_calls_are_noted(tmp_path):
+    """A value of a call that could not be recorded has a note, in the rollout's record or the group's score."""
 
     class Odd(Asking):
         async def step(self, completion):
@@ -583,7 +583,7 @@ async def test_what_could_not_be_recorded_of_a_call_is_noted(tmp_path):
 
 
 async def test_builders_may_come_later():
-    """An async iterable of builders is drawn from as there is room."""
+    """An async iterable of builders is drawn from as slots become free."""
 
     async def later():
         for number in range(3):
@@ -595,7 +595,7 @@ async def test_builders_may_come_later():
 
 
 async def test_the_version_is_the_one_that_was_asked(tmp_path):
-    """A policy whose version changes before its answer comes, and who does not say which one answered."""
+    """The version is the one when the request was sent, even if it changes before a reply that names none."""
 
     def moving(name):
         async def answer(request):

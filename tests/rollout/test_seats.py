@@ -1,4 +1,4 @@
-"""Games: seats that share one play are rollouts of their own in one episode."""
+"""Games: seats that share one episode are rollouts of their own."""
 
 import asyncio
 
@@ -53,14 +53,14 @@ class Player(Env):
 
 
 def make_table(number):
-    """Both seats of one game."""
+    """Makes both seats of one game."""
     table = Table(rounds=3)
     return [Player(table, 0), Player(table, 1)]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 64])
 async def test_a_low_bound_cannot_deadlock_a_game(tmp_path, concurrency):
-    """Seats start together, and waiting for another seat's move holds no request."""
+    """Seats start together, and waiting for another seat's move occupies no request slot."""
     policy = Remembering(lambda request: said(f"move {request.step} of {request.identity.seat}"))
     stage = GradedStage(make_table, episodes=3, seats=2, grader=Counting())
     [group] = await asyncio.wait_for(play(tmp_path / "run", stage, policy, concurrency=concurrency), 60)
@@ -82,7 +82,7 @@ async def test_a_low_bound_cannot_deadlock_a_game(tmp_path, concurrency):
 
 
 async def test_an_episode_is_retried_whole(tmp_path):
-    """When one seat fails, all seats of that episode play anew, each with its own record and index."""
+    """When one seat fails, all seats of that episode are retried, each with its own record and index."""
 
     def answer(request):
         if request.identity.seat == 1 and request.identity.episode == 1 and request.identity.attempt == 0:
@@ -104,7 +104,7 @@ async def test_an_episode_is_retried_whole(tmp_path):
 
 @pytest.mark.parametrize("termination", [Termination.LENGTH, Termination.MALFORMED])
 async def test_a_seat_that_the_runner_stops_ends_the_game(tmp_path, termination):
-    """A seat that will not move again must not keep the others waiting for ever."""
+    """If the runner stops one seat, the others end as aborted instead of waiting for its move."""
 
     def answer(request):
         cut = request.identity.seat == 1 and request.step == 1
@@ -135,11 +135,11 @@ async def test_cancelling_a_game_records_every_seat(tmp_path):
     assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["cancelled", "cancelled"]
 
 
-# What one seat's troubles are to the others
+# How the failure of one seat affects the others
 
 
 class Turns(Env):
-    """Seats that move in turn, so many times each; the move is told though its seat may still be waiting."""
+    """Seats that move in turn, `turns` times each; a move is kept although its seat may still be waiting."""
 
     def __init__(self, table, seat, turns=2):
         self.table, self.seat, self.turns = table, seat, turns
@@ -178,7 +178,7 @@ def turns(**settings):
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_grader_that_fails_for_one_seat_leaves_the_other_its_grade(tmp_path, first):
-    """The game is over when graders are asked, so nobody leaves it; whoever is graded last is not aborted."""
+    """Graders run after the game, so one that fails for a seat does not abort the other seat."""
 
     class Choosy(Grader):
         async def grade(self, rollout):
@@ -196,8 +196,8 @@ async def test_a_grader_that_fails_for_one_seat_leaves_the_other_its_grade(tmp_p
 
 
 @pytest.mark.parametrize("late", [0, 1])
-async def test_the_seat_on_turn_is_the_one_that_is_late(tmp_path, late):
-    """A seat that waits for another's move uses up no time of its own, so the time-out is always the right one's."""
+async def test_the_seat_whose_turn_it_is_times_out(tmp_path, late):
+    """A seat's clock is paused while it waits for another's move, so the time-out hits the seat whose turn it is."""
 
     async def answer(request):
         if request.identity.seat == late and request.step == 1:
@@ -211,7 +211,7 @@ async def test_the_seat_on_turn_is_the_one_that_is_late(tmp_path, late):
 
 
 async def test_waiting_at_the_gate_is_no_seats_time(tmp_path):
-    """While one seat waits for a place among the requests in flight, the clock of the other stands still too."""
+    """While one seat waits for a request slot, the other seat's clock is paused too."""
     loop = asyncio.get_running_loop()
     clock, offset = loop.time, [0.0]
     loop.time = lambda: clock() + offset[0]
@@ -226,7 +226,7 @@ async def test_waiting_at_the_gate_is_no_seats_time(tmp_path):
 
 
 async def test_a_move_that_was_made_is_a_step_though_the_game_is_aborted(tmp_path):
-    """A seat that waits in its env for its next turn has made its move: the step says so, and that it was aborted."""
+    """A seat that waits for its next turn has made its move: the step is recorded, as aborted."""
 
     def answer(request):
         if request.identity.seat == 0 and request.step == 1:

@@ -1,4 +1,4 @@
-"""Recorded prompts are what the policy was sent, whatever the env does to its history; and records stay linear."""
+"""Recorded prompts are what the policy was sent, whatever the env does to its history, and records grow linearly."""
 
 import asyncio
 import copy
@@ -47,7 +47,7 @@ SEVERAL = st.lists(MUTATIONS, max_size=3)
 
 
 def mutate(history, mutation):
-    """Change a history in place."""
+    """Changes a history in place."""
     kind, *details = mutation
     if kind == "append":
         history.append(copy.deepcopy(details[0]))
@@ -70,7 +70,7 @@ def mutate(history, mutation):
 
 
 def mutate_one(history, kind, place, details):
-    """Change one message of a history in place."""
+    """Changes one message of a history in place."""
     message = history[place]
     calls = message.get("tool_calls")
     if kind == "edit":
@@ -93,8 +93,8 @@ def mutate_one(history, kind, place, details):
         history.insert(place, message)
 
 
-class ScriptedReplies(MessageEnv):
-    """Meddles by a script, and takes an independent deep copy of its history before each step."""
+class MutatingEnv(MessageEnv):
+    """Mutates its history by a script, and takes an independent deep copy before each step."""
 
     def __init__(self, script):
         self.script = script
@@ -124,8 +124,8 @@ class ScriptedReplies(MessageEnv):
 @settings(max_examples=examples(300))
 @given(script=st.lists(st.tuples(st.booleans(), SEVERAL, SEVERAL), min_size=1, max_size=6))
 async def test_any_mutation_sequence(script):
-    """Under any sequence of mutations each recorded prompt equals a deep copy taken before the step."""
-    env = ScriptedReplies(script)
+    """Under any sequence of mutations, each recorded prompt equals a deep copy taken before the step."""
+    env = MutatingEnv(script)
     policy = Remembering(*(said(text) for text in ("one", "ok", "two", "ok")))
     sink = MemorySink()
     runner = Runner(policy, sink=sink)
@@ -149,12 +149,12 @@ def _chat(messages):
 
 
 def _spelling(messages):
-    """Messages as text, so that `1`, `1.0` and `True` are told apart; the order of keys does not matter."""
+    """Messages as text that tells `1`, `1.0` and `True` apart and ignores the order of keys."""
     return [json.dumps(message, sort_keys=True) for message in messages]
 
 
 class Growing(MessageEnv):
-    """A long conversation in which both sides keep saying the same."""
+    """A long conversation in which both sides keep repeating themselves."""
 
     def __init__(self, turns):
         self.turns = turns
@@ -173,7 +173,7 @@ class Growing(MessageEnv):
 
 
 async def line_of(env):
-    """The line that playing an env leaves, and its rollout."""
+    """The line that playing an env writes, and its rollout."""
     sink = MemorySink()
     async for _ in Runner(Remembering(said("I go on.")), sink=sink).play([Stage(lambda _: env)]):
         pass
@@ -182,7 +182,7 @@ async def line_of(env):
 
 
 async def test_a_growing_conversation_is_linear():
-    """500 turns of equal messages: one range per prompt, each occurrence once, and bytes in proportion to turns."""
+    """With 500 turns of equal messages, a prompt is one range, each message is stored once, and bytes grow linearly."""
     sizes = {}
     for turns in (125, 250, 500):
         data, rollout = await line_of(Growing(turns))
@@ -192,12 +192,12 @@ async def test_a_growing_conversation_is_linear():
         assert len(rollout.messages) == 2 * turns + 1
         assert rollout.final == ((0, 2 * turns + 1),)
         sizes[turns] = len(data)
-    # What is added per turn stays the same, but for the digits of the indexes.
+    # Each turn adds the same number of bytes, except for the digits of the indexes.
     assert (sizes[500] - sizes[250]) / 250 <= 1.02 * (sizes[250] - sizes[125]) / 125
 
 
 class Rewriting(Growing):
-    """Rewrites its first message every turn, as envs do that count the turns there."""
+    """Rewrites its first message every turn, as envs with a turn counter do."""
 
     async def step(self, message):
         result = await super().step(message)
@@ -206,7 +206,7 @@ class Rewriting(Growing):
 
 
 async def test_an_old_message_rewritten_every_turn_is_linear():
-    """One old message that changes every turn costs one more range per prompt, not one more per turn."""
+    """One old message that changes every turn adds one range to each prompt, not one per turn."""
     sizes = {}
     for turns in (125, 250, 500):
         data, rollout = await line_of(Rewriting(turns))
@@ -237,7 +237,7 @@ async def test_a_sliding_window_is_linear():
 
 @pytest.mark.parametrize("meddling", ["append", "edit_response"])
 async def test_env_state_is_a_snapshot(meddling):
-    """What an env says of itself is recorded as it was when it said so."""
+    """The env's state is recorded as it was when it was returned."""
     env = Meddling(meddling)
     sink = MemorySink()
     async for _ in Runner(Remembering(said("x")), sink=sink).play([Stage(lambda _: env)]):

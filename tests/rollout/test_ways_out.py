@@ -1,4 +1,4 @@
-"""Every row of "Every way out of a rollout", played onto the disk by an env that meddles with its history."""
+"""Every row of "Every way out of a rollout", recorded on disk with an env that mutates its history."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ TALK = (said("I look."), said("I open the door."), said("I leave."))
 
 @pytest.mark.parametrize("reason", [None, "tool_stopped", "treasure_found"])
 async def test_env_says_done(tmp_path, meddling, reason):
-    """The env's end is `completed` or what it names; its rewards count and both graders are asked."""
+    """The env's stop reason is `completed` or the one it gives; its rewards count and both graders are asked."""
     case = Case(tmp_path, lambda _: Meddling(meddling, stop_reason=reason), Remembering(*TALK))
     rollout = await case.play()
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", reason or "completed", "env")
@@ -53,7 +53,7 @@ async def test_env_says_done(tmp_path, meddling, reason):
 
 
 async def test_the_envs_own_turn_cap(tmp_path, meddling):
-    """The env's own turn cap is an end of the env's: graded by both."""
+    """The env's own turn cap counts as an end by the env: both graders are asked."""
     case = Case(tmp_path, lambda _: Meddling(meddling, turns=2, stop_reason="max_turns"), Remembering(*TALK))
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
@@ -63,7 +63,7 @@ async def test_the_envs_own_turn_cap(tmp_path, meddling):
 
 
 async def test_conversation_response_cut(tmp_path, meddling):
-    """A cut response ends a conversation at −0.1; the rollout's grader is not asked, the group's is."""
+    """A truncated response ends a conversation at −0.1; the rollout's grader is not asked, the group's is."""
     case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(said("I look."), said("I op", Termination.LENGTH)))
     rollout = await case.play()
     expect_limit(case, StopReason.MAX_TOKENS, total=0.9)
@@ -73,7 +73,7 @@ async def test_conversation_response_cut(tmp_path, meddling):
 
 
 async def test_conversation_goes_on_after_a_cut_where_so_set(tmp_path, meddling):
-    """With `continue_after_truncation` the cut turn is kept through `observe` and play goes on."""
+    """With `continue_after_truncation` the truncated turn is kept through `observe` and play continues."""
     answers = (said("I op", Termination.LENGTH), said("en the door."), said("I leave."))
     make = lambda _: Meddling(meddling, turns=2)  # noqa: E731 - one line reads best
     case = Case(tmp_path, make, Remembering(*answers), limits=Limits(continue_after_truncation=True))
@@ -84,7 +84,7 @@ async def test_conversation_goes_on_after_a_cut_where_so_set(tmp_path, meddling)
 
 
 async def test_a_cut_ends_play_where_the_env_does_not_observe(tmp_path, meddling):
-    """`continue_after_truncation` cannot make an env take what it does not support."""
+    """`continue_after_truncation` has no effect on an env without `observe`."""
     policy = Remembering(said("I op", Termination.LENGTH))
     case = Case(
         tmp_path,
@@ -126,7 +126,7 @@ async def test_unparsable_tool_calls_end_play_by_default(tmp_path, meddling):
 
 
 async def test_unparsable_tool_calls_get_a_correction(tmp_path, meddling):
-    """Up to N corrective messages in a row go through `observe`; each turn costs 0.1; a readable one starts anew."""
+    """Up to N corrections in a row go through `observe`; each bad turn costs 0.1; a readable turn resets the count."""
     answers = (called(BROKEN_CALL), called(BROKEN_CALL), said("I look."), called(BROKEN_CALL), said("I leave."))
     make = lambda _: Meddling(meddling, turns=2)  # noqa: E731 - one line reads best
     case = Case(tmp_path, make, Remembering(*answers), limits=Limits(max_parse_retries=2))
@@ -135,7 +135,7 @@ async def test_unparsable_tool_calls_get_a_correction(tmp_path, meddling):
     assert case.rewards() == [-0.1, -0.1, 1.0, -0.1, 2.0]
     said_by_env, answer, correction = case.env.returned[1][-3:]
     assert said_by_env["tool_calls"][0]["id"] == "c1"
-    assert (answer["role"], answer["tool_call_id"]) == ("tool", "c1")  # servers demand an answer to each id
+    assert (answer["role"], answer["tool_call_id"]) == ("tool", "c1")  # servers require an answer to each id
     assert correction["role"] == "user"
     assert "JSON" in correction["content"]
 
@@ -155,7 +155,7 @@ async def test_corrections_are_limited(tmp_path, meddling):
 
 
 async def test_no_correction_on_the_last_turn(tmp_path, meddling):
-    """A correction that nobody could answer is not sent."""
+    """No correction is sent after the last turn, since it could not be answered."""
     limits = Limits(max_parse_retries=5, max_turns=2)
     case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(called(BROKEN_CALL)), limits=limits)
     rollout = await case.play()
@@ -165,7 +165,7 @@ async def test_no_correction_on_the_last_turn(tmp_path, meddling):
 
 
 async def test_some_tool_calls_valid(tmp_path, meddling):
-    """One readable call is enough: play goes on without a penalty, and the parse error is in the record."""
+    """One readable call is enough: play continues without a penalty, and the parse error is recorded."""
     answers = (called(BROKEN_CALL, GOOD_CALL), said("I look."), said("I leave."))
     case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(*answers))
     rollout = await case.play()
@@ -176,12 +176,12 @@ async def test_some_tool_calls_valid(tmp_path, meddling):
 
 
 def words(request):
-    """A count of tokens that grows with the prompt."""
+    """A token count that grows with the prompt."""
     return sum(len(message.content.split()) + 4 for message in request.messages)
 
 
 async def test_next_prompt_exceeds_the_context(tmp_path, meddling):
-    """An overflow charges the last step −0.1; what the env gave stays as `env_reward`."""
+    """An overflow charges the last step −0.1; the env's reward is kept as `env_reward`."""
     lengths = iter([10, 20, 91] * 2)
     policy = Remembering(*TALK, context_length=100, tokens=lambda _: next(lengths))
     case = Case(tmp_path, lambda _: Meddling(meddling), policy, limits=Limits(generation_reserve=10))
@@ -193,7 +193,7 @@ async def test_next_prompt_exceeds_the_context(tmp_path, meddling):
 
 
 async def test_the_server_says_the_prompt_is_too_long(tmp_path, meddling):
-    """An overflow that only the server knows of is the same, and the prompt it was sent is in the record."""
+    """An overflow that only the server detects counts the same, and the prompt it was sent is recorded."""
     case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(*TALK[:2], ContextOverflowError("too long")))
     rollout = await case.play()
     expect_limit(case, StopReason.CONTEXT_OVERFLOW, total=0.9)
@@ -233,7 +233,7 @@ async def test_the_runners_budgets(tmp_path, meddling, limits, reason, steps):
 
 
 async def test_wall_clock(tmp_path, meddling):
-    """The wall-clock budget keeps the partial rollout and the prompt that got no answer."""
+    """The wall-clock budget keeps the partial rollout and the unanswered prompt."""
     case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(TALK[0], never), limits=Limits(timeout=600))
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=1.0)
@@ -255,7 +255,7 @@ async def test_a_policys_own_timeout_is_not_the_rollouts(tmp_path, meddling):
 
 
 async def test_policy_raises(tmp_path, meddling):
-    """A policy that raises leaves the steps until then and the prompt it did not answer."""
+    """A policy that raises leaves the earlier steps and the unanswered prompt."""
     case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(*TALK[:2], ValueError("no weights")))
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "ValueError")
@@ -278,7 +278,7 @@ class Breaking(Meddling):
 
 
 async def test_env_raises(tmp_path, meddling):
-    """An env that raises leaves the policy's turn as a step without a reward of the env's."""
+    """An env that raises leaves the policy's turn as a step without an env reward."""
     case = Case(tmp_path, lambda _: Breaking(meddling), Remembering(*TALK))
     rollout = await case.play()
     expect_failure(case, Layer.ENV, "KeyError")
@@ -291,7 +291,7 @@ async def test_env_raises(tmp_path, meddling):
 
 @pytest.mark.parametrize("reward", [RuntimeError("no judge"), TimeoutError("slow judge"), math.nan, "good", None])
 async def test_the_rollouts_grader_fails(tmp_path, meddling, reward):
-    """A grader that raises, times out or gives no number is a failure of the grader's; the steps stand."""
+    """A grader that raises, times out or returns no number is a failure of the grader; the steps are kept."""
     case = Case(
         tmp_path,
         lambda _: Meddling(meddling),
@@ -307,7 +307,7 @@ async def test_the_rollouts_grader_fails(tmp_path, meddling, reward):
 
 
 async def test_cancelled(tmp_path, meddling):
-    """A cancelled rollout is recorded with what it had, closed, and the cancellation is raised again."""
+    """A cancelled rollout is recorded with its steps and closed, and the cancellation is raised again."""
     asked = asyncio.Event()
 
     async def never(request):
@@ -333,7 +333,7 @@ async def test_cancelled(tmp_path, meddling):
 
 
 async def test_another_seat_failed(tmp_path, meddling):
-    """When one seat fails, the others end as `episode_aborted` with what they had."""
+    """When one seat fails, the others end as `episode_aborted` with their steps."""
     waiting = asyncio.Event()
 
     async def by_seat(request):
@@ -362,7 +362,7 @@ async def test_another_seat_failed(tmp_path, meddling):
 
 @pytest.mark.parametrize("total", [6.0, -6.0])
 async def test_zero_reward_on_limit_clamps(tmp_path, meddling, total):
-    """A limit stop's total is at most 0 where so set, and the value before is kept."""
+    """With `zero_reward_on_limit`, the total at a limit is at most 0, and the value before is kept."""
 
     class Weighted(Meddling):
         async def step(self, message):

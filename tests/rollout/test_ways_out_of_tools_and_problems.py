@@ -27,7 +27,7 @@ from stage import BROKEN_CALL, GOOD_CALL, MEDDLINGS, Case, Meddling, Remembering
     ],
 )
 async def test_one_prompt_env_takes_cut_and_malformed_responses(tmp_path, completion, reason, reward):
-    """A one-prompt env charges a cut or malformed response itself, and both graders are asked."""
+    """A one-prompt env penalises a truncated or malformed response itself, and both graders are asked."""
     make = lambda _: ProblemEnv("What is 2 + 2?", "4")  # noqa: E731 - one line reads best
     case = Case(tmp_path, make, Remembering(completion))
     rollout = await case.play()
@@ -86,7 +86,7 @@ async def test_tool_call_cap_runs_the_allowed_prefix(tmp_path):
 
 
 async def test_a_tool_may_stop_the_episode(tmp_path):
-    """A tool that says so ends the episode as `tool_stopped`."""
+    """A tool that asks for it ends the episode as `tool_stopped`."""
     case = Case(tmp_path, lambda _: tool_env(), Remembering(called(ToolCall("stop_here", "{}", id="c1"))))
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.TOOL_STOPPED, StoppedBy.ENV)
@@ -96,7 +96,7 @@ async def test_a_tool_may_stop_the_episode(tmp_path):
 
 
 async def test_tool_errors_go_to_the_model(tmp_path):
-    """Unknown tools, arguments that do not fit, and tools that raise are the tool's answer, and play goes on."""
+    """Unknown tools, invalid arguments and exceptions become the tool's answer, and play continues."""
     calls = (
         ToolCall("peek", "{}", id="a"),
         ToolCall("look", '{"at": 3}', id="b"),
@@ -134,7 +134,7 @@ class Slow(Env):
 
 
 async def test_wall_clock_inside_the_env(tmp_path):
-    """A time-out in the middle of the env's turn keeps the answer that had already come."""
+    """A time-out during the env's step keeps the answer that had already come."""
     case = Case(
         tmp_path,
         lambda _: Slow(),
@@ -148,7 +148,7 @@ async def test_wall_clock_inside_the_env(tmp_path):
     assert [message.content for message in rollout.conversation] == said_last
 
 
-# The same rows once more, by envs that meddle with what they have shown.
+# The same rows again, with envs that mutate the messages that they have shown.
 
 
 class MeddlingTools(Meddling):
@@ -181,7 +181,7 @@ class MeddlingTools(Meddling):
 
 
 class MeddlingProblem(Env):
-    """One prompt, shown as a list that is changed as soon as anybody looks away."""
+    """One prompt, in a list that is changed as soon as it was returned."""
 
     takes_any_completion = True
 
@@ -230,7 +230,7 @@ FAULTS = (
     ],
 )
 async def test_tool_rows_under_a_meddling_env(tmp_path, meddling, settings, answers, reason, errors):
-    """Prompts and responses are those that were sent and said, and each row ends as it should, whatever is changed."""
+    """Prompts and responses are recorded as sent, and each row ends as it should, whatever the env changes."""
 
     def make(_):
         inner = ToolEnv([Message("user", "Look around.")], [look, stop_here, wait], **settings)
@@ -250,7 +250,7 @@ async def test_tool_rows_under_a_meddling_env(tmp_path, meddling, settings, answ
 @pytest.mark.parametrize("meddling", MEDDLINGS)
 @pytest.mark.parametrize("termination", [Termination.EOS, Termination.LENGTH, Termination.MALFORMED])
 async def test_one_prompt_rows_under_a_meddling_env(tmp_path, meddling, termination):
-    """A one-prompt env that changes what it has shown is recorded as it was, on every ending, and graded by both."""
+    """A one-prompt env that changes its prompt is recorded as it was, on every ending, and graded by both."""
     case = Case(tmp_path, lambda _: MeddlingProblem(meddling), Remembering(said("Four.", termination)))
     rollout = await case.play()
     assert rollout.stop_reason == ("max_tokens" if termination is Termination.LENGTH else "completed")
