@@ -1,4 +1,4 @@
-"""What the tests of the store play with: rollouts that were really begun and finished."""
+"""Fixtures of the store's tests: rollouts that were really begun and finished."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,17 +31,17 @@ class PlayedRollout(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """Its line."""
+        """The line of the rollout."""
         return self.rollout_builder.encode(self.outcome).data
 
     def record(self) -> None:
-        """Hand it to the writer."""
+        """Hands the line to the writer."""
         self.writer.end(self.rollout_builder, self.outcome)
 
 
 @pytest.fixture(autouse=True)
 def user_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache, which has the derived files of runs that cannot be written to."""
+    """The user's cache directory, which has the derived files of runs that cannot be written to."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
@@ -89,7 +89,7 @@ def s3_server():
 
 @pytest.fixture
 def store(s3_server, monkeypatch):
-    """The server without faults, with the settings that a user has in the environment."""
+    """The server without faults, with the environment variables that a user would set."""
     s3_server.fault = lambda method, path, number: ""
     s3_server.on_stored = lambda path: None
     s3_server.requests.clear()

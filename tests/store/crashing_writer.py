@@ -46,7 +46,7 @@ class Saboteur:
         return call
 
     def _die(self, name, original, arguments):
-        """Do half of what can be done by halves, and be gone."""
+        """Does half of the operation if it can be split, and kills the process."""
         place = _place(arguments[0])
         if name == "write":
             original(arguments[0], arguments[1][: len(arguments[1]) // 2])
@@ -70,7 +70,7 @@ def _kind(place):
 
 
 def write(run, tell, rollouts):
-    """Write a run, telling each id that is safe; `rollouts` may be None, for ever."""
+    """Writes a run and reports each id that is flushed; with `rollouts=None` it never stops."""
     trace = Recording(segment_bytes=2000)
     with contextlib.suppress(RunExistsError):
         create_run(run, trace=trace)
@@ -92,7 +92,7 @@ def write(run, tell, rollouts):
 
 
 def perish(order, pipe):
-    """What the forked process does."""
+    """The body of the forked process."""
     real_write = os.write
 
     def tell(text):
@@ -105,7 +105,7 @@ def perish(order, pipe):
 
 
 def obey(order):
-    """Fork a writer, see it die, and return what it told."""
+    """Forks a writer, waits until it is dead, and returns what it reported."""
     told, pipe = os.pipe()
     child = os.fork()
     if child == 0:

@@ -17,7 +17,7 @@ WHICH = {"env": "gsm8k", "task": "17", "group": "17", "index": 0}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that is being written."""
+    """A run that is open for writing."""
     with rolltrace.create_run(tmp_path_factory.mktemp("append") / "run") as writer:
         yield writer
 
@@ -29,7 +29,7 @@ def read(run, rollout):
 
 
 def contents(messages):
-    """What messages say."""
+    """The contents of messages."""
     return [message.content for message in messages]
 
 
@@ -44,7 +44,7 @@ def assistant(text):
 
 
 def test_prompt_is_the_conversation_so_far(run):
-    """Each step's prompt holds what was appended and answered before it, and the rollout ends with the last answer."""
+    """Each step's prompt holds the messages appended and answered before it; the rollout ends with the last answer."""
     with run.rollout(**WHICH) as r:
         r.append([{"role": "system", "content": "Be short."}, user("2 + 2?")])
         r.step(response="4", reward=1.0)
@@ -63,7 +63,7 @@ def test_prompt_is_the_conversation_so_far(run):
 @settings(max_examples=examples(30), deadline=None)
 @given(turns=st.lists(st.lists(st.sampled_from("abc"), max_size=3), min_size=1, max_size=6), data=st.data())
 def test_same_record_as_with_whole_histories(run, turns, data):
-    """A loop that only adds leaves the same record through `append`, through `prompt=`, and through any mixture."""
+    """A loop that only adds messages leaves the same record through `append`, `prompt=`, and any mixture."""
     ways = [["append"] * len(turns), ["prompt"] * len(turns)]
     ways.append([data.draw(st.sampled_from(["append", "prompt"])) for _ in turns])
     ids = []
@@ -91,7 +91,7 @@ def test_same_record_as_with_whole_histories(run, turns, data):
 
 
 def test_appended_messages_are_snapshots(run):
-    """A dict that is changed after it was appended is recorded as it was."""
+    """A dict that is changed after `append` is recorded as it was."""
     message = {"role": "user", "content": "before", "meta": {"deep": [1]}}
     was = copy.deepcopy(message)
     with run.rollout(**WHICH) as r:
@@ -104,7 +104,7 @@ def test_appended_messages_are_snapshots(run):
 
 
 def test_response_is_not_added_twice(run):
-    """Loops append the reply together with the tool's answer; the step has added the reply already."""
+    """Loops append the reply together with the tool's answer; the step has already added the reply."""
     reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "add"}}]}
     with run.rollout(**WHICH) as r:
         r.append("2 + 2?")
@@ -116,7 +116,7 @@ def test_response_is_not_added_twice(run):
 
 
 def test_sent_prompt_without_an_answer(run):
-    """`send` without a prompt keeps the conversation that was sent, also if the policy never answers."""
+    """`send` without a prompt records the conversation that was sent, also if the policy never answers."""
     r = run.rollout(**WHICH)
     r.append(Message("user", "2 + 2?"))
     r.send()
@@ -126,7 +126,7 @@ def test_sent_prompt_without_an_answer(run):
 
 @pytest.mark.parametrize("trace", ["full", "off"])
 def test_wrong_use_is_refused(tmp_path, trace):
-    """A step without anything to answer, without a response, or messages that are none raise at the call."""
+    """A step without a prompt or response, and messages of the wrong type, raise at the call."""
     with rolltrace.create_run(tmp_path / "run", trace=trace) as run, run.rollout(**WHICH) as r:
         with pytest.raises(InputError, match="Expected prompt=, or messages added with `append`"):
             r.step(response="4")
@@ -138,4 +138,4 @@ def test_wrong_use_is_refused(tmp_path, trace):
         with pytest.raises(InputError, match="Expected prompt="):
             r.send()
         r.end()
-        r.append("more")  # too late: it is dropped, and counted
+        r.append("more")  # too late: it is dropped and counted

@@ -14,14 +14,14 @@ from rolltrace.store.cache_key import add_signature, cache_folders, check_signat
 
 @pytest.fixture
 def key_file(tmp_path, monkeypatch) -> Path:
-    """Where the user's key will be; there is none in the environment."""
+    """The path of the user's key; the environment has no key."""
     monkeypatch.delenv("ROLLTRACE_CACHE_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "config/rolltrace/cache.key"
 
 
-def test_only_the_same_bytes_key_and_context_fit(monkeypatch):
-    """A signature fits what was signed, for its context, with its key."""
+def test_a_signature_is_valid_for_its_bytes_key_and_context(monkeypatch):
+    """A signature is valid only for the bytes, context and key with which it was made."""
     signed = add_signature(b"data", "run")
     assert check_signature(signed, "run") == b"data"
     for other in (signed[:-1] + b"e", signed[1:], signed[:-4], b""):
@@ -34,13 +34,13 @@ def test_only_the_same_bytes_key_and_context_fit(monkeypatch):
         check_signature(signed, "run")
 
 
-def test_context_is_not_part_of_the_bytes():
-    """Bytes cannot be moved from the context to the data."""
+def test_context_and_data_are_separated():
+    """Bytes that move from the context to the data change the signature."""
     assert sign(b"data", "run") != sign(b"ndata", "ru")
 
 
 def test_key_is_made_once_and_is_private(key_file):
-    """Without a key, one is made that only the user can read, and it stays."""
+    """A missing key is created once, readable by the user only, and kept."""
     signature = sign(b"data")
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert len(key_file.read_bytes()) == 32
@@ -51,7 +51,7 @@ def test_key_is_made_once_and_is_private(key_file):
 
 
 def test_processes_that_begin_at_once_agree(key_file):
-    """Of several processes that make a key at the same time, all use one."""
+    """Processes that create a key at the same time all use the same one."""
     program = "import sys; from rolltrace.store.cache_key import sign; input(); print(sign(b'data').decode())"
     processes = [
         subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -78,7 +78,7 @@ def test_key_of_another_process_is_not_replaced(key_file, monkeypatch):
 
 
 def test_damaged_key_is_refused(key_file):
-    """A key that is too short is not used; the error says what to do."""
+    """A key that is too short is refused, and the error says what to do."""
     key_file.parent.mkdir(parents=True)
     key_file.write_bytes(b"short")
     with pytest.raises(StorageError, match=r"cache\.key, got 5\. Delete the file"):
@@ -86,7 +86,7 @@ def test_damaged_key_is_refused(key_file):
 
 
 def test_without_a_home(tmp_path, monkeypatch):
-    """Where there is no home directory nothing is signed, and only the run's own cache is left."""
+    """Without a home directory nothing is signed, and only the run's own cache is used."""
     for name in ("ROLLTRACE_CACHE_KEY", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -100,7 +100,7 @@ def test_without_a_home(tmp_path, monkeypatch):
 
 
 def test_folders_of_a_run(tmp_path, user_cache):
-    """A run has a folder of its own, and one in the user's cache by its path and id."""
+    """A run has its own cache folder, and one in the user's cache that depends on its path and id."""
     run = tmp_path / "run"
     run.mkdir()
     own, users = cache_folders(run, "id")
@@ -113,7 +113,7 @@ def test_folders_of_a_run(tmp_path, user_cache):
 
 
 def test_deleted_run_stays_deleted(tmp_path):
-    """No folder is made in a run that is gone, nor through a link."""
+    """No cache folder is made in a run that was deleted, nor through a link."""
     with pytest.raises(FileNotFoundError):
         make_cache_folder(tmp_path / "gone/cache")
     (tmp_path / "elsewhere").mkdir()

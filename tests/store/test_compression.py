@@ -1,4 +1,4 @@
-"""Sealed segments: the same bytes, in frames that can be read one by one."""
+"""Compressed segments: the same bytes, in frames that can be read one by one."""
 
 import io
 import os
@@ -46,7 +46,7 @@ def unpack(path):
 
 
 def content(path, offset=0):
-    """What a reader gets of a segment, and the faults it meets."""
+    """What a reader gets of a segment, and the ranges that it cannot read."""
     segment = open_path(path)
     try:
         blocks = list(segment.blocks(offset))
@@ -56,8 +56,8 @@ def content(path, offset=0):
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"torn", b"x" * 1_500_000, b"a\n\x00\xff\n" * 200_000 + b"torn"])
-def test_sealing_keeps_every_byte(tmp_path, data):
-    """Whatever a segment holds, any zstd reader gets exactly that from its sealed form, and the plain one is gone."""
+def test_compression_keeps_every_byte(tmp_path, data):
+    """Any zstd reader gets the exact bytes of a segment from its compressed form, and the plain file is gone."""
     path = tmp_path / "s-000000.jsonl"
     path.write_bytes(data)
     assert compress_segment(path) == compressed_path(path)
@@ -68,7 +68,7 @@ def test_sealing_keeps_every_byte(tmp_path, data):
 
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="the zstd tool is not installed")
 def test_the_zstd_tool_reads_it(plain):
-    """The command line tool of zstd decompresses a sealed segment."""
+    """The command line tool of zstd decompresses a segment."""
     data = plain.read_bytes()
     path = compress_segment(plain)
     assert subprocess.run(["zstd", "-dc", path], capture_output=True, check=True).stdout == data
@@ -80,7 +80,7 @@ def test_the_zstd_tool_reads_it(plain):
     length=st.integers(0, 500),
 )
 def test_any_stretch_can_be_read(pieces, offset, length):
-    """Bytes have the same offsets before and after sealing."""
+    """Bytes have the same offsets before and after compression."""
     data = b"".join(pieces)
     with TemporaryDirectory() as folder, patch.object(sealed, "FRAME_BYTES", SMALL):
         path = Path(folder) / "s-000000.jsonl"
@@ -94,7 +94,7 @@ def test_any_stretch_can_be_read(pieces, offset, length):
 
 
 def test_frames_end_where_lines_end(plain, small_frames):
-    """A damaged frame costs only lines of its own, because none is cut."""
+    """Frames end at line ends, so a damaged frame costs only its own lines."""
     data = plain.read_bytes()
     found = frames_of(compress_segment(plain))
     assert len(found) > 10
@@ -103,8 +103,8 @@ def test_frames_end_where_lines_end(plain, small_frames):
 
 
 @pytest.mark.parametrize("broken", ["pread", "fsync", "replace"])
-def test_failed_sealing_leaves_the_plain_file(plain, monkeypatch, broken):
-    """What goes wrong before the sealed file is in place leaves the plain one, and nothing else."""
+def test_failed_compression_leaves_the_plain_file(plain, monkeypatch, broken):
+    """An error before the compressed file is in place leaves the plain one, and nothing else."""
 
     def fail(*_):
         raise OSError(28, "No space left on device")
@@ -116,7 +116,7 @@ def test_failed_sealing_leaves_the_plain_file(plain, monkeypatch, broken):
 
 
 def test_full_disk_leaves_the_plain_file(plain):
-    """Where there is no room for the sealed file, the plain one stays, and nothing of the sealed one."""
+    """If the disk is full, the plain file stays, and no part of the compressed one."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
     try:
@@ -127,8 +127,8 @@ def test_full_disk_leaves_the_plain_file(plain):
     assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
 
 
-def test_interrupted_sealing_is_finished_by_the_next(plain, monkeypatch):
-    """A crash after the sealed file is in place leaves both; sealing again removes the plain one and all leftovers."""
+def test_interrupted_compression_is_finished_by_the_next(plain, monkeypatch):
+    """After a crash that left both files, compressing again removes the plain one and all leftovers."""
     data = plain.read_bytes()
     leftover = plain.with_name(f".{plain.name}.zst.0123")
     leftover.write_bytes(b"half")
@@ -150,7 +150,7 @@ def test_interrupted_sealing_is_finished_by_the_next(plain, monkeypatch):
 
 
 def test_copy_is_read_back_before_the_plain_file_goes(plain, monkeypatch):
-    """A sealed file that does not hold the plain one's bytes never replaces it."""
+    """A compressed file that does not hold the plain one's bytes never replaces it."""
     real = zstandard.ZstdCompressor
 
     class Faulty:
@@ -166,8 +166,8 @@ def test_copy_is_read_back_before_the_plain_file_goes(plain, monkeypatch):
     assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
 
 
-def test_growing_segment_is_not_sealed(plain, monkeypatch):
-    """A segment that grew while it was sealed is left as it is, so that no line is lost."""
+def test_growing_segment_is_not_compressed(plain, monkeypatch):
+    """A segment that grows while it is compressed stays plain, so that no line is lost."""
     real = os.pread
 
     def grow(*arguments):  # while the copy is read back
@@ -181,14 +181,14 @@ def test_growing_segment_is_not_sealed(plain, monkeypatch):
     assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
 
 
-def test_sealing_nothing_says_so(tmp_path):
-    """A segment that is neither plain nor sealed is an error."""
+def test_compressing_a_missing_segment_is_an_error(tmp_path):
+    """A segment with neither a plain nor a compressed file is an error."""
     with pytest.raises(FileNotFoundError):
         compress_segment(tmp_path / "s-000000.jsonl")
 
 
 def test_damaged_frame_costs_only_itself(plain, small_frames):
-    """Every other frame is read, at its right offset."""
+    """All other frames are read, at their offsets."""
     data = plain.read_bytes()
     path = compress_segment(plain)
     with path.open("r+b") as file:
@@ -206,7 +206,7 @@ def test_damaged_frame_costs_only_itself(plain, small_frames):
 
 @pytest.mark.parametrize("lost", ["the footer", "the table", "a byte of a length"])
 def test_frames_are_found_without_the_table(plain, small_frames, lost):
-    """Where the table is damaged, nothing is lost, and the reader knows that it was."""
+    """If the seek table is damaged, no data is lost, and the reader reports the table."""
     data = plain.read_bytes()
     path = compress_segment(plain)
     whole = path.read_bytes()
@@ -226,7 +226,7 @@ def test_frames_are_found_without_the_table(plain, small_frames, lost):
 
 
 def test_damaged_header_moves_no_other_frame(plain, small_frames):
-    """Where a frame's header and the table disagree, and the frame is damaged, the table is right."""
+    """If header and table disagree on a damaged frame, the table counts."""
     data = plain.read_bytes()
     path = compress_segment(plain)
     with path.open("r+b") as file:
@@ -241,7 +241,7 @@ def test_damaged_header_moves_no_other_frame(plain, small_frames):
 
 
 def test_damaged_frame_without_a_table_costs_only_itself(plain, small_frames):
-    """Frames after a damaged one are found by how they begin, at their right offsets."""
+    """Without a table, frames after a damaged one are found by their first bytes, at their offsets."""
     data = plain.read_bytes()
     path = compress_segment(plain)
     with path.open("r+b") as file:
@@ -254,8 +254,8 @@ def test_damaged_frame_without_a_table_costs_only_itself(plain, small_frames):
     assert faults == [(found[3].offset, found[3].length)]
 
 
-def test_frame_that_says_too_much_is_damage(tmp_path):
-    """A frame that would fill the memory is not unpacked."""
+def test_frame_beyond_the_size_limit_is_damage(tmp_path):
+    """A frame that would fill the memory is not decompressed."""
     bomb = zstandard.ZstdCompressor().compress(bytes(4 * MAX_FRAME_BYTES))
     good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")
     for table in (b"", seek_table([(len(bomb), 4 * MAX_FRAME_BYTES), (len(good), 5)]), seek_table([(len(bomb), 5)])):
@@ -267,8 +267,8 @@ def test_frame_that_says_too_much_is_damage(tmp_path):
 
 
 @pytest.mark.parametrize("count", [0xFFFFFFFF, sealed.MAX_FRAMES + 1, 3])
-def test_table_that_says_too_much_is_not_believed(tmp_path, count):
-    """A table of more frames than the file can hold is no table."""
+def test_table_with_impossible_counts_is_ignored(tmp_path, count):
+    """A table of more frames than the file can hold is ignored."""
     good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")
     table = bytearray(seek_table([(len(good), 5)]))
     table[-9:-5] = count.to_bytes(4, "little")
@@ -277,8 +277,8 @@ def test_table_that_says_too_much_is_not_believed(tmp_path, count):
     assert content(path)[0] == b"good\n"
 
 
-def test_looking_for_frames_ends(tmp_path):
-    """A file that is made to look like frames everywhere is given up on in time that its size bounds."""
+def test_search_for_frames_is_bounded(tmp_path):
+    """The search in a file that looks like frames everywhere ends in time bounded by its size."""
     path = tmp_path / "s-000000.jsonl.zst"
     header = zstandard.ZstdCompressor(write_checksum=True).compress(b"x" * 1000)[:8]
     path.write_bytes(header * 10_000)
@@ -287,8 +287,8 @@ def test_looking_for_frames_ends(tmp_path):
     assert faults
 
 
-def test_plain_file_is_read_where_both_exist(plain):
-    """The plain file stands until it is gone: it is the one that was written first."""
+def test_plain_file_is_read_if_both_exist(plain):
+    """The plain file counts as long as it exists: the compressed one may be incomplete."""
     data = plain.read_bytes()
     path = compress_segment(plain)
     assert open_segment(LocalFiles(path.parent), "session-000000").is_compressed
@@ -300,13 +300,13 @@ def test_plain_file_is_read_where_both_exist(plain):
 
 
 def test_pipe_is_refused_without_waiting(tmp_path):
-    """A pipe with the name of a segment is no segment."""
+    """A pipe with the name of a segment is refused at once."""
     os.mkfifo(tmp_path / "s-000000.jsonl")
     with pytest.raises(RecordError, match="regular file"):
         open_segment(LocalFiles(tmp_path), "s-000000")
 
 
 def test_seek_table_is_the_public_format():
-    """The table's bytes are those that the zstd seekable format specifies."""
+    """The bytes of the table are those of the zstd seekable format."""
     assert seek_table([(3, 7)]).hex() == "5e2a4d18110000000300000007000000" + "0100000000b1ea928f"
     assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(seek_table([(3, 7)]))).read() == b""

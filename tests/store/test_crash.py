@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment: what `flush` acknowledged is there, once, and the run goes on."""
+"""A writer that is killed at any moment: what `flush` acknowledged is there once, and the run can be continued."""
 
 import json
 import os
@@ -31,7 +31,7 @@ TORN = {"write rollouts.jsonl", "write scores.jsonl", "write ledger.jsonl"}
 
 @pytest.fixture(scope="module")
 def killer():
-    """Has a writer write and be killed, as `crashing_writer.py` says."""
+    """Lets a writer write and be killed, as `crashing_writer.py` says."""
     script = str(Path(__file__).with_name("crashing_writer.py"))
     with subprocess.Popen(
         [sys.executable, script],
@@ -51,7 +51,7 @@ def killer():
 
 
 def assert_safe(path, acknowledged):
-    """Everything acknowledged is there exactly once, in order of reading and by id, and nothing is there twice."""
+    """Asserts that everything acknowledged is found once, in order and by id, and that nothing is there twice."""
     reader = RunReader(path)
     counts = Counter(rollout.id for rollout in reader.rollouts())
     assert set(counts.values()) <= {1}
@@ -67,7 +67,7 @@ def assert_safe(path, acknowledged):
 
 
 def go_on(path):
-    """Write one more rollout into a run, as a new session."""
+    """Writes one more rollout into a run, as a new session."""
     with create_run(path, join=is_run(path)) as writer:
         with writer.rollout(env="sums", task="t", group="after", index=0) as recorder:
             recorder.step("1 + 1?", "2", 1.0)
@@ -77,7 +77,7 @@ def go_on(path):
 
 
 def crash_at_random(killer, path, crashes, rng):
-    """Kill writers of one run, one after the other."""
+    """Kills writers of one run, one after the other."""
     acknowledged = []
     for _ in range(crashes):
         told = killer(run=path, acknowledgements=rng.randrange(12), seconds=rng.random() * 0.02)
@@ -90,20 +90,20 @@ def crash_at_random(killer, path, crashes, rng):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_moments(tmp_path, killer, seed):
-    """A writer that is killed whenever loses nothing that was acknowledged; the next goes on in the same run."""
+    """A writer that is killed at a random moment loses nothing that was acknowledged; the next continues the run."""
     crash_at_random(killer, tmp_path / "run", 5, random.Random(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_two_hundred_random_moments(tmp_path, killer, seed):
-    """The same, often."""
+    """The same, two hundred times."""
     crash_at_random(killer, tmp_path / "run", 20, random.Random(seed))
 
 
 @pytest.mark.parametrize("moment", sorted(MOMENTS))
 def test_chosen_moments(tmp_path, killer, moment):
-    """Killed at this operation, halfway where it has a middle, the first and the last time: nothing is lost."""
+    """Killed during this operation, the first and the last time: nothing acknowledged is lost."""
     for occurrence in sorted({1, MOMENTS[moment]}):
         path = tmp_path / str(occurrence) / "run"
         told = killer(run=path, moment=moment, occurrence=occurrence)
@@ -113,7 +113,7 @@ def test_chosen_moments(tmp_path, killer, moment):
 
 @pytest.mark.slow
 def test_every_operation(tmp_path, killer):
-    """Killed at each operation on files in turn, halfway where it has a middle: nothing acknowledged is ever lost."""
+    """Killed during each file operation in turn: nothing acknowledged is lost."""
     for operation in range(1, 1000):
         path = tmp_path / str(operation) / "run"
         told = killer(run=path, operation=operation)
@@ -125,15 +125,15 @@ def test_every_operation(tmp_path, killer):
 
 
 def assert_survived(path, told):
-    """What a writer told before it died is there, a tear is told of, and the run goes on."""
+    """Asserts that acknowledged rollouts exist, a torn line is reported, and the run can be continued."""
     if (path / "rollouts").is_dir():
-        assert_tears_are_told(path, told["died_at"])
+        assert_torn_lines_are_reported(path, told["died_at"])
         assert_safe(path, told["acknowledged"])
     assert_safe(path, [*told["acknowledged"], go_on(path)])
 
 
-def assert_tears_are_told(path, died_at):
-    """Half a line is a problem at its place, before and after its segment is sealed; nothing else is a problem."""
+def assert_torn_lines_are_reported(path, died_at):
+    """Asserts that half a line is the only problem, at its offset, before and after compression."""
     reader = assert_safe(path, [])
     if died_at not in TORN:
         assert {problem.message for problem in reader.read_errors} <= {"No such file or directory"}
@@ -151,5 +151,5 @@ def assert_tears_are_told(path, died_at):
 
 
 def findings(path):
-    """What the audits find in a run."""
+    """The findings of the audits in a run."""
     return [finding for result in check_run(path).results for finding in result.findings]

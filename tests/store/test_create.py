@@ -1,4 +1,4 @@
-"""Making and joining runs."""
+"""Creating and joining runs."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def test_damaged_run_file_is_refused(tmp_path):
 
 
 def test_config_survives_whatever_is_in_it(tmp_path):
-    """A config with values that JSON lacks comes back, and what cannot be kept is a placeholder."""
+    """Config values that JSON lacks are read back, and values that cannot be kept become placeholders."""
     create_run(tmp_path / "run", {"nan": math.nan, "path": Path("x"), "object": object()}).close()
     config = RunReader(tmp_path / "run").info.config
     assert math.isnan(config["nan"])
@@ -44,7 +44,7 @@ def test_config_survives_whatever_is_in_it(tmp_path):
 
 
 def test_existing_run_is_refused_and_untouched(tmp_path):
-    """A run is never overwritten."""
+    """An existing run is never overwritten."""
     create_run(tmp_path / "run").close()
     before = (tmp_path / "run/run.json").read_bytes()
     with pytest.raises(RunExistsError, match="never overwritten"):
@@ -53,7 +53,7 @@ def test_existing_run_is_refused_and_untouched(tmp_path):
 
 
 def test_one_of_many_creators_wins(tmp_path):
-    """Of processes that make the same run at once, one makes it and the others are told."""
+    """Of processes that create the same run at once, one succeeds and the others get an error."""
     outcomes = []
     start = threading.Barrier(8)
 
@@ -73,8 +73,8 @@ def test_one_of_many_creators_wins(tmp_path):
     assert RunReader(tmp_path / "run").info.id == winner
 
 
-def test_other_peoples_directory_is_refused(tmp_path):
-    """A directory that holds other files, or a file, is no place for a run."""
+def test_directory_with_other_files_is_refused(tmp_path):
+    """A directory with other files, or a file, is refused."""
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="other files"):
         create_run(tmp_path)
@@ -84,28 +84,28 @@ def test_other_peoples_directory_is_refused(tmp_path):
 
 
 def test_empty_directory_is_taken(tmp_path):
-    """An empty directory may become a run."""
+    """An empty directory can become a run."""
     create_run(tmp_path).close()
     assert RunReader(tmp_path).info is not None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_unwritable_place_is_named(tmp_path):
-    """A place that cannot be written to is named, with the reason."""
+    """The error names a place that cannot be written to, with the reason."""
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="Permission denied"):
         create_run(tmp_path / "run")
 
 
 def test_place_below_a_file_is_wrong_input(tmp_path):
-    """A place that cannot exist is named, with the reason."""
+    """The error names a place that cannot exist, with the reason."""
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="Not a directory"):
         create_run(tmp_path / "file/run")
 
 
 def test_join_is_a_new_session_of_the_same_run(tmp_path, make_line):
-    """A joined run has the same id and config, a session of its own, and files of its own."""
+    """A joined run has the same id and config, and a session and files of its own."""
     with create_run(tmp_path / "run", {"a": 1}) as first:
         make_line(first).record()
     with create_run(tmp_path / "run", {"a": 2}, join=True) as second:
@@ -118,14 +118,14 @@ def test_join_is_a_new_session_of_the_same_run(tmp_path, make_line):
     assert len(list((tmp_path / "run/rollouts").iterdir())) == 2
 
 
-def test_join_of_nothing_is_refused(tmp_path):
-    """Joining does not make a run, so that a misspelt place is noticed."""
+def test_join_of_a_missing_run_is_refused(tmp_path):
+    """Joining does not create a run, so that a misspelled path is noticed."""
     with pytest.raises(RunNotFoundError, match="Expected a run at"):
         create_run(tmp_path / "run", join=True)
 
 
 def test_run_is_made_without_git(tmp_path, monkeypatch):
-    """Where git is missing or knows nothing, the revision is null and nothing fails."""
+    """Without git or a repository, the revision is null and nothing fails."""
     monkeypatch.setenv("PATH", "")
     create_run(tmp_path / "run").close()
     assert RunReader(tmp_path / "run").info.code_revision is None
@@ -140,7 +140,7 @@ def test_fresh_path_names_nothing_that_exists(tmp_path):
 
 
 def test_session_records_which_sessions_it_continues(tmp_path):
-    """Every ledger line of a session names the sessions that it continues; a new run continues none."""
+    """Every ledger line of a session names the sessions that it continues; a new run has none."""
     with create_run(tmp_path / "run") as first:
         first.flush()
     with create_run(tmp_path / "run", join=True, continues=[first.session]) as second:
@@ -155,14 +155,14 @@ def test_session_records_which_sessions_it_continues(tmp_path):
 
 @pytest.mark.parametrize("continues", ["", [""], [7], 7])
 def test_sessions_to_continue_are_ids(tmp_path, continues):
-    """What is not the id of a session is refused, and no session is begun."""
+    """A value that is not a session id is refused, and no session is begun."""
     create_run(tmp_path / "run").close()
     with pytest.raises(InputError, match="Expected the ids of sessions in continues="):
         create_run(tmp_path / "run", join=True, continues=continues)
 
 
 def test_new_run_has_nothing_to_continue(tmp_path):
-    """Sessions to continue are named when a run is joined, not when it is made."""
+    """`continues` is accepted when a run is joined, not when it is created."""
     with pytest.raises(InputError, match="join=True"):
         create_run(tmp_path / "run", continues=["01970000000000000000000000000002"])
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The cursor over a folder of segments: every sound line once, and every problem once."""
+"""The cursor over a folder of segments: every valid line once, and every problem once."""
 
 import os
 from itertools import pairwise
@@ -44,12 +44,12 @@ class Reading:
 
     @property
     def places(self):
-        """Where the problems are that stand."""
+        """The places of the current problems."""
         return [(problem.file, problem.offset) for problem in self.problems.all()]
 
 
-def test_goes_on_where_it_stopped(run):
-    """What was read is not read again; what was appended is."""
+def test_resumes_where_it_stopped(run):
+    """Lines that were read are not read again; appended lines are."""
     segment(run).write_bytes(A + B)
     reading = Reading(run)
     assert list(reading.cursor.read()) == [(LineLocation(FILE, 0, len(A)), A), (LineLocation(FILE, len(A), len(B)), B)]
@@ -62,7 +62,7 @@ def test_goes_on_where_it_stopped(run):
 
 
 def test_segments_are_read_in_the_order_of_their_names(run):
-    """Plain and sealed ones stand among each other, each once."""
+    """Plain and compressed segments are read in the order of their names, each once."""
     for name, line in (("s-000001", B), ("s-000000", A), ("s-000002", C)):
         segment(run, name).write_bytes(line)
     compress_segment(segment(run, "s-000001"))
@@ -71,8 +71,8 @@ def test_segments_are_read_in_the_order_of_their_names(run):
     assert reading.reported == []
 
 
-def test_sealing_changes_nothing_for_a_reader(run):
-    """A segment that is sealed between two readings is not read again."""
+def test_compression_changes_nothing_for_a_reader(run):
+    """A segment that is compressed between two readings is not read again."""
     segment(run).write_bytes(A + B)
     reading = Reading(run)
     assert reading.read() == [A, B]
@@ -82,8 +82,8 @@ def test_sealing_changes_nothing_for_a_reader(run):
     assert reading.reported == []
 
 
-def test_file_that_is_sealed_after_it_was_listed_is_read(run):
-    """A plain file that is gone when it is opened is read in its sealed form."""
+def test_file_that_is_compressed_after_it_was_listed_is_read(run):
+    """If the plain file is gone when it is opened, the compressed one is read."""
     segment(run, "s-000000").write_bytes(A)
     segment(run, "s-000001").write_bytes(B + C)
     reading = Reading(run)
@@ -95,7 +95,7 @@ def test_file_that_is_sealed_after_it_was_listed_is_read(run):
 
 
 def test_torn_line_is_reported_until_it_is_whole(run):
-    """A last line without its end is named once, is not covered, and is forgiven when the rest of it comes."""
+    """An incomplete last line is reported once, is not covered, and is no problem once it is complete."""
     segment(run).write_bytes(A + B[:10])
     reading = Reading(run)
     assert reading.read() == [A]
@@ -113,7 +113,7 @@ def test_torn_line_is_reported_until_it_is_whole(run):
 
 
 def test_torn_line_may_be_cut_off_and_written_again(run):
-    """A writer whose disk was full cuts off what it began; the next line may end at the very same byte."""
+    """A writer cuts off a torn line; the next line may end at the same byte."""
     segment(run).write_bytes(A + b"x" * len(B))
     reading = Reading(run)
     assert reading.read() == [A]
@@ -122,8 +122,8 @@ def test_torn_line_may_be_cut_off_and_written_again(run):
     assert reading.places == []
 
 
-def test_torn_line_of_a_sealed_segment_stays_a_problem(run):
-    """Nobody will complete what was sealed."""
+def test_torn_line_of_a_compressed_segment_stays_a_problem(run):
+    """A torn line in a compressed segment will never be completed, so its problem is permanent."""
     segment(run).write_bytes(A + B[:10])
     compress_segment(segment(run))
     reading = Reading(run)
@@ -144,7 +144,7 @@ def test_torn_line_of_a_sealed_segment_stays_a_problem(run):
     ],
 )  # fmt: skip
 def test_damaged_line_costs_only_itself(run, damage):
-    """Whatever stands in the place of a line, the lines around it are read, and its place is named once."""
+    """Whatever replaces a line, the lines around it are read, and its place is reported once."""
     segment(run).write_bytes(A + damage + C)
     reading = Reading(run)
     assert reading.read() == [A, C]
@@ -153,7 +153,7 @@ def test_damaged_line_costs_only_itself(run, damage):
 
 
 def test_newer_version_is_refused_by_name(run):
-    """A sound line of a newer version is not returned, and the problem says which version it is."""
+    """A valid line of a newer version is not returned, and the problem names the version."""
     segment(run).write_bytes(A + add_checksum(b'{"v":99,"id":"x"}') + B)
     reading = Reading(run)
     assert reading.read() == [A, B]
@@ -161,14 +161,14 @@ def test_newer_version_is_refused_by_name(run):
 
 
 def test_order_of_fields_is_not_relied_on(run):
-    """A line of this version whose version does not come first is a line."""
+    """A line is read also if its version is not the first field."""
     line = add_checksum(b'{"id":"x","v":2}')
     segment(run).write_bytes(line)
     assert Reading(run).read() == [line]
 
 
 def test_strange_names_are_reported_once(run):
-    """What is no segment is named and passed over; hidden names are files on their way."""
+    """A file that is no segment is reported and skipped; hidden names are unfinished files."""
     folder = run / "rollouts"
     segment(run).write_bytes(A)
     (folder / "notes.txt").touch()
@@ -190,14 +190,14 @@ def test_strange_names_are_reported_once(run):
 
 
 def test_link_to_a_segment_is_read(run, tmp_path):
-    """A segment may be elsewhere."""
+    """A segment may be a link to a file elsewhere."""
     (tmp_path / "elsewhere").write_bytes(A)
     segment(run).symlink_to(tmp_path / "elsewhere")
     assert Reading(run).read() == [A]
 
 
 def test_missing_folder_is_a_problem_until_it_is_there(run):
-    """A folder that cannot be listed is named once; when it comes, all is well."""
+    """A folder that cannot be listed is reported once; once it exists, there is no problem."""
     (run / "rollouts").rmdir()
     reading = Reading(run)
     assert reading.read() == reading.read() == []
@@ -209,7 +209,7 @@ def test_missing_folder_is_a_problem_until_it_is_there(run):
 
 
 def test_missing_segment_is_named(run):
-    """A session numbers its segments without gaps, so a gap is a loss; so is a file that was there before."""
+    """Segments of a session are numbered without gaps, so a gap is a loss; so is a file that has disappeared."""
     for number, line in ((0, A), (2, B), (3, C)):
         segment(run, f"s-{number:06d}").write_bytes(line)
     reading = Reading(run)
@@ -222,8 +222,8 @@ def test_missing_segment_is_named(run):
     assert len(reading.reported) == 2
 
 
-def test_file_that_a_listing_missed_is_looked_for_again(run, monkeypatch):
-    """A listing that races with sealing may have neither name of a segment: it is made anew before that is told."""
+def test_file_that_a_listing_missed_is_listed_again(run, monkeypatch):
+    """A listing during compression may miss both names of a segment, so it is repeated before a loss is reported."""
     for number, line in ((0, A), (1, B), (2, C)):
         segment(run, f"s-{number:06d}").write_bytes(line)
     files = LocalFiles(run).list_files("rollouts")
@@ -234,8 +234,8 @@ def test_file_that_a_listing_missed_is_looked_for_again(run, monkeypatch):
     assert reading.reported == []
 
 
-def test_number_made_up_by_a_name_costs_little(run):
-    """A segment with a huge number does not make a million problems."""
+def test_huge_segment_number_is_bounded(run):
+    """A segment with a huge number does not produce a million problems."""
     segment(run, "s-999999").write_bytes(A)
     reading = Reading(run)
     assert reading.read() == [A]
@@ -243,7 +243,7 @@ def test_number_made_up_by_a_name_costs_little(run):
 
 
 def test_file_that_shrank_is_reported_once(run):
-    """Files only grow: one that is shorter than what was read of it was truncated or replaced."""
+    """A file that is shorter than what was read of it was truncated or replaced, and is reported."""
     segment(run).write_bytes(A + B)
     reading = Reading(run)
     reading.read()
@@ -263,7 +263,7 @@ def test_line_that_is_too_long_is_passed_over(run, monkeypatch):
 
 
 def test_long_line_is_read(run):
-    """A line of many blocks is one line, plain and sealed."""
+    """A line that spans many blocks is one line, plain and compressed."""
     line = add_checksum(b'{"v":2,"id":"x","text":"%s"}' % (b"0123456789" * 500_000))
     segment(run).write_bytes(A + line + B)
     assert Reading(run).read() == [A, line, B]
@@ -271,7 +271,7 @@ def test_long_line_is_read(run):
     assert Reading(run).read() == [A, line, B]
 
 
-def test_damage_everywhere_is_told_in_short(run):
+def test_problems_per_file_are_bounded(run):
     """A file of nothing but damage does not fill the memory with problems."""
     segment(run).write_bytes(b"\n" * (MAX_PER_FILE + 500))
     reading = Reading(run)
@@ -280,8 +280,8 @@ def test_damage_everywhere_is_told_in_short(run):
     assert "More than" in reading.problems.all()[-1].message
 
 
-def test_problem_is_the_same_before_and_after_sealing():
-    """One place is one problem, whatever the file is called by then."""
+def test_problem_is_the_same_before_and_after_compression():
+    """A place has one problem, whether its file is plain or compressed."""
     problems = ReadErrors()
     problems.report(ReadError(f"{FILE}.jsonl", 3, "first"))
     problems.report(ReadError(f"{FILE}.jsonl.zst", 3, "second"))
@@ -290,7 +290,7 @@ def test_problem_is_the_same_before_and_after_sealing():
 
 
 def test_line_that_runs_into_damage_is_named():
-    """A line whose end is in a damaged block is a problem of its own, and does not join what follows the block."""
+    """A line whose end is in a damaged block is its own problem, and is not joined with what follows the block."""
     blocks = [
         FileBlock(0, 5, b"a\nbcd"),
         FileBlock(5, 3, b"", "damaged"),
@@ -317,8 +317,8 @@ def test_lines_do_not_depend_on_blocks(data, cuts):
     assert [line.error for line in found if line.error] == ([] if data.endswith(b"\n") or not data else [TORN])
 
 
-def test_sealed_file_that_is_covered_is_not_looked_into(run, monkeypatch):
-    """Of a file that was read to its end, and will not grow, only its table is looked at, whatever it holds."""
+def test_compressed_file_that_is_covered_is_not_read(run, monkeypatch):
+    """Of a compressed file that was read to its end, only the table is read."""
     segment(run).write_bytes(A + b"".join(add_checksum(b'{"v":2,"id":"%d"}' % number) for number in range(50_000)))
     size = segment(run).stat().st_size
     compress_segment(segment(run))

@@ -1,4 +1,4 @@
-"""Damaged segments: what is whole is read, what is not is named, and nothing wrong is ever taken for right."""
+"""Damaged segments: valid lines are read, damage is reported, and no wrong record is returned."""
 
 import random
 import shutil
@@ -18,19 +18,19 @@ LINES = 40
 
 
 def flip(data, rng):
-    """Some bits flipped."""
+    """Flips some bits."""
     for _ in range(rng.choice([1, 1, 1, 2, 8])):
         place = rng.randrange(len(data))
         data[place] ^= 1 << rng.randrange(8)
 
 
 def cut(data, rng):
-    """Cut off at some byte."""
+    """Cuts the file off at some byte."""
     del data[rng.randrange(len(data)) :]
 
 
 def swap(data, rng):
-    """Two blocks of the same length in each other's place."""
+    """Swaps two blocks of the same length."""
     first, second = sorted(rng.sample(range(len(data)), 2))
     length = min(rng.randint(1, 4096), second - first, len(data) - second)
     one, other = data[first : first + length], data[second : second + length]
@@ -38,7 +38,7 @@ def swap(data, rng):
 
 
 def repeat(data, rng):
-    """A block that is there twice."""
+    """Repeats a block."""
     start = rng.randrange(len(data))
     block = data[start : start + rng.randint(1, 4096)]
     place = rng.choice([start, rng.randrange(len(data))])
@@ -46,27 +46,27 @@ def repeat(data, rng):
 
 
 def overwrite(data, rng):
-    """A block written over another."""
+    """Overwrites a block with another."""
     start, place = rng.randrange(len(data)), rng.randrange(len(data))
     block = data[start : start + rng.randint(1, 4096)][: len(data) - place]
     data[place : place + len(block)] = block
 
 
 def zero(data, rng):
-    """A block of zeros, as a file system leaves after a power loss."""
+    """Overwrites a block with zeros, as a file system leaves after a power loss."""
     start = rng.randrange(len(data))
     length = min(rng.randint(1, 4096), len(data) - start)
     data[start : start + length] = bytes(length)
 
 
 def insert(data, rng):
-    """Bytes that nobody wrote, line feeds among them."""
+    """Inserts random bytes with line feeds among them."""
     place = rng.randrange(len(data))
     data[place:place] = rng.choice([rng.randbytes(rng.randint(1, 300)), b"\n" * rng.randint(1, 9)])
 
 
 def remove(data, rng):
-    """A block that is missing."""
+    """Removes a block."""
     start = rng.randrange(len(data))
     del data[start : start + rng.randint(1, 4096)]
 
@@ -75,8 +75,8 @@ DAMAGES = (flip, cut, swap, repeat, overwrite, zero, insert, remove)
 KEEP_PLACES = (flip, zero)
 
 
-class Patient:
-    """A run of one segment, plain or sealed, with an index, that is damaged again and again."""
+class DamagedRun:
+    """A run of one segment, plain or compressed, with an index, that is damaged repeatedly."""
 
     def __init__(self, path, is_compressed):
         rng = random.Random(7)
@@ -107,7 +107,7 @@ class Patient:
         return last.position + last.size
 
     def damage(self, rng):
-        """Damage the segment; the index is the one of the whole segment, or there is none."""
+        """Damages the segment; the index is the one of the whole segment, or missing."""
         damage = rng.choice(DAMAGES)
         data = bytearray(self.whole)
         damage(data, rng)
@@ -118,7 +118,7 @@ class Patient:
         return damage, bytes(data)
 
     def examine(self, damage, data, rng):
-        """Read all that is left, and check it against what was written."""
+        """Reads all that is left, and checks it against what was written."""
         reader = RunReader(self.run)
         known = set(self.lines.values())
         found = [line for _, line in reader.cursor("rollouts").read()]
@@ -134,11 +134,11 @@ class Patient:
             self._check_get(reader, rollout, found)
 
     def _is_valid(self, data):
-        """Whether the damage left only whole lines, as after a cut between two: no reader could tell."""
+        """Whether the damage left only whole lines, as a cut between two does: no reader can detect that."""
         return not self.is_compressed and set(data.splitlines(keepends=True)) <= set(self.lines.values())
 
     def _check_places(self, lost, places):
-        """Each stretch of lost lines begins where a problem is."""
+        """Asserts that each range of lost lines begins at a problem."""
         end = None
         for first, last, _ in lost:
             assert first == end or first in places
@@ -158,7 +158,7 @@ class Patient:
 def damage_many(path, is_compressed, times, seed, monkeypatch):
     monkeypatch.setattr(sealed, "FRAME_BYTES", 4096)
     monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
-    patient = Patient(path / "run", is_compressed)
+    patient = DamagedRun(path / "run", is_compressed)
     for number in range(times):
         rng = random.Random(seed * 1_000_003 + number)
         damage, data = patient.damage(rng)
@@ -171,7 +171,7 @@ def damage_many(path, is_compressed, times, seed, monkeypatch):
 
 @pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "sealed"])
 def test_damage_costs_only_itself(tmp_path, monkeypatch, is_compressed):
-    """After any damage every record that is returned is one that was written, and what is lost is named."""
+    """After any damage, every returned record is one that was written, and every loss is reported."""
     damage_many(tmp_path, is_compressed, 100, 1, monkeypatch)
 
 

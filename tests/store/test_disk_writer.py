@@ -1,4 +1,4 @@
-"""Compression of full segments in the background, even if threads cannot be started."""
+"""Compression of full segments in the background, also if threads cannot be started."""
 
 import gc
 import threading
@@ -12,7 +12,7 @@ SECONDS = 20
 
 
 def in_thread(action):
-    """Do something that must end; what is returned waits for it."""
+    """Runs a function that must end in a thread; the returned function waits for it."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
 
@@ -59,7 +59,7 @@ def test_waiting_for_segments_does_not_depend_on_threads(tmp_path, monkeypatch):
 
 
 def test_pending_rollouts_of_one_group_leave_nothing(tmp_path):
-    """A loop that records all rollouts without a reward under one group does not grow with their number."""
+    """Pending rollouts of one group do not accumulate memory."""
 
     def dead_references():
         gc.collect()

@@ -1,4 +1,4 @@
-"""A disk that fails in every way: the program goes on, the ledger and one warning tell, and recording recovers."""
+"""A disk that fails in every way: the program continues, ledger and one warning report it, and recording recovers."""
 
 import _thread
 import contextlib
@@ -30,7 +30,7 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture
 def mount(tmp_path):
-    """Mounts a small file system of its own; what is returned remounts it with other options."""
+    """Mounts a small file system; the returned function remounts it with other options."""
     place = tmp_path / "disk"
     place.mkdir()
 
@@ -45,7 +45,7 @@ def mount(tmp_path):
 
 @pytest.fixture
 def fail(monkeypatch):
-    """Makes a function of `os` raise for files whose name holds a text; what is returned ends that."""
+    """Makes a function of `os` raise for files whose name holds a text; the returned function ends that."""
 
     def begin(name, number, text):
         original = getattr(os, name)
@@ -64,24 +64,24 @@ def fail(monkeypatch):
 
 @pytest.fixture
 def only_flush_syncs(monkeypatch):
-    """Lines are written soon, and brought to the disk only by `flush` and `close`."""
+    """Lines are written soon, and synced only by `flush` and `close`."""
     monkeypatch.setattr(disk_writer, "SYNC_SECONDS", 3600.0)
 
 
 def write(writer, index, text="1 + 1?"):
-    """Record a rollout of one step."""
+    """Records a rollout of one step."""
     with writer.rollout(env="sums", task="t", group="g", index=index) as recorder:
         recorder.step(text, "2", 1.0)
     return recorder.id
 
 
 def indices(path):
-    """The rollouts that can be read."""
+    """The indexes of the rollouts that can be read."""
     return [rollout.index for rollout in RunReader(path).rollouts()]
 
 
-def assert_told(writer, caplog, *reasons):
-    """The ledger adds up and has the reasons, and there is one warning for each."""
+def assert_reported(writer, caplog, *reasons):
+    """Asserts that the ledger adds up and has these reasons, and that there is one warning for each."""
     assert writer.ledger.is_balanced
     assert set(writer.ledger.dropped) == set(reasons)
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -90,14 +90,14 @@ def assert_told(writer, caplog, *reasons):
 
 
 def test_full_disk(mount, caplog):
-    """A disk without room costs what does not fit, and when there is room again recording goes on."""
+    """A full disk drops what does not fit; once there is room, recording continues."""
     disk, _ = mount
     with create_run(disk / "run") as writer:
         write(writer, 0)
         assert writer.flush()
         ballast = disk / "ballast"
         with ballast.open("wb", buffering=0) as file:
-            file.write(bytes(200_000))  # as much of it as there is room for
+            file.write(bytes(200_000))  # as much as fits
         for index in range(1, 20):
             write(writer, index, "x" * 5000)
         assert writer.flush() is False
@@ -110,11 +110,11 @@ def test_full_disk(mount, caplog):
     assert RunReader(disk / "run").read_errors == ()
     [ledger] = RunReader(disk / "run").ledgers().values()
     assert ledger.dropped == writer.ledger.dropped
-    assert_told(writer, caplog, "ENOSPC")
+    assert_reported(writer, caplog, "ENOSPC")
 
 
 def test_read_only_file_system(mount, caplog):
-    """A file system that becomes read-only costs what comes while it is, and the files are whole."""
+    """A file system that becomes read-only drops records while it is, and leaves the files intact."""
     disk, remount = mount
     with create_run(disk / "run") as writer:
         write(writer, 0)
@@ -128,11 +128,11 @@ def test_read_only_file_system(mount, caplog):
         write(writer, 2)
         assert writer.flush() is True
     assert indices(disk / "run") == [0, 2]
-    assert_told(writer, caplog, "EROFS")
+    assert_reported(writer, caplog, "EROFS")
 
 
 def test_read_only_directory(tmp_path, fail, caplog):
-    """A directory in which no file can be made costs what comes while it is so."""
+    """A directory in which no file can be created drops records while it is so."""
     with create_run(tmp_path / "run") as writer:
         end = fail("open", errno.EROFS, "rollouts")
         write(writer, 0)
@@ -141,11 +141,11 @@ def test_read_only_directory(tmp_path, fail, caplog):
         write(writer, 1)
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [1]
-    assert_told(writer, caplog, "EROFS")
+    assert_reported(writer, caplog, "EROFS")
 
 
 def test_deleted_directory_that_comes_back(tmp_path, caplog):
-    """What comes while the directory is gone is counted; when it is there again, recording goes on."""
+    """Records that come while the directory is missing are counted as dropped; once it exists, recording continues."""
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
@@ -160,11 +160,11 @@ def test_deleted_directory_that_comes_back(tmp_path, caplog):
         write(writer, 2)
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [2]
-    assert_told(writer, caplog, "ENOENT")
+    assert_reported(writer, caplog, "ENOENT")
 
 
-def test_deleted_before_flush_is_told(tmp_path, only_flush_syncs):
-    """A file that was deleted after it was written to and before the flush is a loss, and `flush` says so."""
+def test_deleted_before_flush_is_reported(tmp_path, only_flush_syncs):
+    """A file that was deleted between writing and flushing is a loss, and `flush` returns False."""
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
@@ -179,7 +179,7 @@ def test_deleted_before_flush_is_told(tmp_path, only_flush_syncs):
 
 
 def test_closed_descriptor_loses_nothing(tmp_path, caplog):
-    """Where somebody closes the descriptor, the next line begins a new file."""
+    """If the descriptor is closed from outside, the next line begins a new file."""
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
@@ -192,8 +192,8 @@ def test_closed_descriptor_loses_nothing(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("ending", ["write", "flush", "close"])
-def test_descriptor_that_became_somebody_elses(tmp_path, only_flush_syncs, ending):
-    """Where the number of a closed descriptor means another file by now, that file is not written, cut or closed."""
+def test_descriptor_that_was_reused(tmp_path, only_flush_syncs, ending):
+    """If a closed descriptor's number refers to another file by now, that file is not written, truncated or closed."""
     other = tmp_path / "other"
     other.write_bytes(b"precious")
     writer = create_run(tmp_path / "run")
@@ -219,7 +219,7 @@ def test_descriptor_that_became_somebody_elses(tmp_path, only_flush_syncs, endin
 
 
 def test_torn_line_is_never_cut_off_another_file(tmp_path, monkeypatch):
-    """A descriptor that comes to mean another file while a line is written: that file keeps its length."""
+    """If a descriptor comes to refer to another file during a write, that file is not truncated."""
     other = tmp_path / "other"
     other.write_bytes(b"precious" * 1000)
     real = os.write
@@ -248,7 +248,7 @@ def test_torn_line_is_never_cut_off_another_file(tmp_path, monkeypatch):
 
 
 def test_failing_fsync(tmp_path, fail, caplog):
-    """A disk that does not confirm is told of by `flush`; the lines are counted as written, for they were."""
+    """If fsync fails, `flush` returns False; the lines count as recorded, since they were written."""
     with create_run(tmp_path / "run") as writer:
         end = fail("fsync", errno.EIO, "rollouts")
         write(writer, 0)
@@ -265,8 +265,8 @@ def test_failing_fsync(tmp_path, fail, caplog):
     assert "EIO" in caplog.text
 
 
-def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail, only_flush_syncs):
-    """A file that could not be confirmed when the next was begun is told of by the next `flush`, and costs no line."""
+def test_failing_fsync_of_a_full_segment_is_reported(tmp_path, fail, only_flush_syncs):
+    """If fsync of a full segment fails, the next `flush` returns False, and no line is lost."""
     with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
         write(writer, 0)
         assert writer.flush() is True
@@ -281,8 +281,8 @@ def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail, only_flush_sync
     assert writer.ledger.dropped == {}
 
 
-def test_failing_seal_keeps_the_plain_file(tmp_path, fail, caplog):
-    """Where a full segment cannot be sealed it stays uncompressed, and one warning says so."""
+def test_failing_compression_keeps_the_plain_file(tmp_path, fail, caplog):
+    """A full segment that cannot be compressed stays plain, with one warning."""
     with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
         fail("replace", errno.EIO, ".zst")
         for index in range(5):
@@ -295,7 +295,7 @@ def test_failing_seal_keeps_the_plain_file(tmp_path, fail, caplog):
 
 
 def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
-    """Without a thread `flush` and `close` write what waits; when threads can be started again, one does."""
+    """Without a thread, `flush` and `close` write the queue; once threads can be started, one does."""
 
     def refuse(*_):
         raise RuntimeError("can't start new thread")
@@ -322,7 +322,7 @@ def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hanging_disk(monkeypatch):
-    """Hangs in the first write of a line; returns the events of its hanging, and of its going on."""
+    """Hangs in the first write of a line; returns the events of its hanging and of its release."""
     hangs, goes_on, real = threading.Event(), threading.Event(), os.write
 
     def hang(descriptor, data):
@@ -340,7 +340,7 @@ def hanging_disk(monkeypatch):
 
 
 def test_hanging_disk(tmp_path, hanging_disk, monkeypatch, caplog):
-    """The caller waits once for so long as it was told, then loses at once, and when the disk is back nothing more."""
+    """The caller waits once for the set time, then lines are dropped at once; after the disk is back, none are."""
     trace = Recording(queue_bytes=10_000, queue_seconds=0.2)
     with create_run(tmp_path / "run", trace=trace) as writer, contextlib.ExitStack() as ending:
         hangs, goes_on = hanging_disk()
@@ -368,11 +368,11 @@ def test_hanging_disk(tmp_path, hanging_disk, monkeypatch, caplog):
         write(writer, 10, "x" * 3000)
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [*range(10 - dropped), 10]
-    assert_told(writer, caplog, "queue full")
+    assert_reported(writer, caplog, "queue full")
 
 
 def test_log_handler_that_raises(tmp_path, fail, caplog):
-    """A logging set-up that raises costs no more than the fault that it was to tell of."""
+    """A logging filter that raises costs nothing beyond the fault that it should have logged."""
 
     class Raising:
         def filter(self, record):
@@ -397,8 +397,8 @@ def test_log_handler_that_raises(tmp_path, fail, caplog):
     assert writer.ledger.is_balanced
 
 
-def test_each_thread_is_told_of_a_loss(tmp_path, fail):
-    """A loss that one thread's `flush` has told of is told to the others too: it may have been theirs."""
+def test_each_thread_learns_of_a_loss(tmp_path, fail):
+    """`flush` reports a loss once to each thread, since the lost line may have been its own."""
     with create_run(tmp_path / "run") as writer:
         end = fail("open", errno.EIO, "rollouts")
         write(writer, 0)
@@ -413,7 +413,7 @@ def test_each_thread_is_told_of_a_loss(tmp_path, fail):
 
 
 def test_one_warning_from_many_threads(tmp_path, hanging_disk, caplog):
-    """Threads that lose at the same time tell of it once."""
+    """Threads that lose lines at the same time log one warning."""
     start = threading.Barrier(8)
     trace = Recording(queue_bytes=1, queue_seconds=0)
     with create_run(tmp_path / "run", trace=trace) as writer, contextlib.ExitStack() as ending:
@@ -422,7 +422,7 @@ def test_one_warning_from_many_threads(tmp_path, hanging_disk, caplog):
         ending.callback(goes_on.set)  # before the run is closed
         write(writer, 0)
         hangs.wait()
-        write(writer, 1)  # a line that is alone in the queue is taken, however large
+        write(writer, 1)  # a line that is alone in the queue is accepted, however large
 
         def lose():
             start.wait()
@@ -436,11 +436,11 @@ def test_one_warning_from_many_threads(tmp_path, hanging_disk, caplog):
             thread.join()
         assert writer.ledger.dropped == {"queue full": 160}
     assert indices(tmp_path / "run") == [0, 1]
-    assert_told(writer, caplog, "queue full")
+    assert_reported(writer, caplog, "queue full")
 
 
 def test_full_disk_while_making_a_run(tmp_path, fail):
-    """A run that cannot be made is the disk's failure, named, and leaves a place where it can be made later."""
+    """A run that cannot be created raises StorageError, and can be created later at the same path."""
     end = fail("fsync", errno.ENOSPC, "run.json")
     with pytest.raises(StorageError, match="No space left"):
         create_run(tmp_path / "run")
@@ -453,7 +453,7 @@ def test_full_disk_while_making_a_run(tmp_path, fail):
 
 
 def show(writer, index, data):
-    """Record a rollout whose prompt carries bytes."""
+    """Records a rollout whose prompt carries bytes."""
     message = Message("user", "look", parts=(Part("image", blob=Blob.of(data)),))
     with writer.rollout(env="sums", task="t", group="g", index=index) as recorder:
         recorder.step([message], "2", 1.0)
@@ -461,7 +461,7 @@ def show(writer, index, data):
 
 @pytest.fixture
 def synced(monkeypatch):
-    """What was brought to the disk, in order, by the names of files and folders."""
+    """The names of files and folders that were synced, in order."""
     real, names = os.fsync, []
 
     def note(descriptor):
@@ -473,7 +473,7 @@ def synced(monkeypatch):
 
 
 def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced, only_flush_syncs):
-    """Each blob once, then their folder once for all of them, then the lines; and nothing again that is safe."""
+    """Each blob is synced once, then their folder once, then the lines; nothing is synced again."""
     blobs = {Blob.of(bytes([number])).name for number in range(20)}
     with create_run(tmp_path / "run") as writer:
         assert writer.flush()
@@ -492,7 +492,7 @@ def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced, onl
 
 
 def test_blob_of_another_writer_is_made_safe(tmp_path, synced):
-    """A blob that is there already may not have reached the disk: whoever names it brings it there."""
+    """A blob that another writer has written may not be synced yet, so each writer that refers to it syncs it."""
     with create_run(tmp_path / "run") as first, create_run(tmp_path / "run", join=True) as second:
         for writer in (first, second):
             synced.clear()
@@ -503,7 +503,7 @@ def test_blob_of_another_writer_is_made_safe(tmp_path, synced):
 
 @pytest.mark.parametrize("left", [b"", b"\x00\x00\x00", b"pn"])
 def test_blob_that_a_power_loss_left_is_written_again(tmp_path, left):
-    """Bytes under the name of others, as a power loss before a flush may leave them, do not stand for them."""
+    """A blob file with other bytes, as a power loss may leave it, is written again."""
     with create_run(tmp_path / "run") as writer:
         (tmp_path / "run/blobs" / Blob.of(b"png").name).write_bytes(left)
         show(writer, 0, b"png")
@@ -512,8 +512,8 @@ def test_blob_that_a_power_loss_left_is_written_again(tmp_path, left):
 
 
 @pytest.mark.parametrize("text", ["sha256-", "run/blobs"])
-def test_failing_fsync_of_blobs_is_told(tmp_path, fail, text):
-    """A disk that does not confirm blobs, or their names, is told of and counted until it does."""
+def test_failing_fsync_of_blobs_is_reported(tmp_path, fail, text):
+    """If fsync of blobs or of their folder fails, `flush` returns False and counts it until it succeeds."""
     with create_run(tmp_path / "run") as writer:
         end = fail("fsync", errno.EIO, text)
         show(writer, 0, b"png")
@@ -526,8 +526,8 @@ def test_failing_fsync_of_blobs_is_told(tmp_path, fail, text):
     assert indices(tmp_path / "run") == [0]
 
 
-def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
-    """Only the last ones are remembered; one that was forgotten is compared with its file when it comes again."""
+def test_known_blobs_are_bounded(tmp_path, monkeypatch):
+    """Only the last blob names are remembered; the file of a forgotten one is compared again."""
     monkeypatch.setattr(disk_writer, "MAX_KNOWN_BLOBS", 5)
     blobs = [bytes([number]) for number in range(30)]
     files = [tmp_path / "run/blobs" / Blob.of(data).name for data in blobs]
@@ -549,7 +549,7 @@ def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run_out_of_descriptors(monkeypatch):
-    """Makes the next opens of paths that match a pattern fail with EMFILE; what is returned counts the failures."""
+    """Makes the next opens of matching paths fail with EMFILE; the returned function counts the failures."""
 
     def begin(pattern, failures):
         count = 0
@@ -591,8 +591,8 @@ def test_flush_retries_while_there_is_no_descriptor(tmp_path, run_out_of_descrip
     assert caplog.records == []
 
 
-def test_descriptors_that_never_come_are_a_loss(tmp_path, run_out_of_descriptors, caplog):
-    """Retries end after a while, and the next flush does not wait as long again."""
+def test_retries_for_a_descriptor_end(tmp_path, run_out_of_descriptors, caplog):
+    """Retries end after a while with a sync failure, and the next flush does not retry as long."""
     with create_run(tmp_path / "run") as writer:
         assert writer.flush()
         count = run_out_of_descriptors("/rollouts$", 10**9)
@@ -606,8 +606,8 @@ def test_descriptors_that_never_come_are_a_loss(tmp_path, run_out_of_descriptors
     assert len(caplog.records) == 1
 
 
-def test_a_process_without_a_descriptor_left_records_when_there_is_one(tmp_path):
-    """A program with very many connections costs no line: the file is opened as soon as it can be."""
+def test_recording_resumes_when_descriptors_are_free(tmp_path):
+    """A program with very many connections loses no line: the file is opened as soon as a descriptor is free."""
     code = """
 import os, resource, sys, threading, time
 from rolltrace.store.create import create_run

@@ -1,4 +1,4 @@
-"""What rollouts of other frameworks need: a current rollout, errors as data, later tokens, judges, times and ids."""
+"""What rollouts of other frameworks need: a current rollout, errors as data, late tokens, judges, times and ids."""
 
 import asyncio
 import contextvars
@@ -20,7 +20,7 @@ WHICH = {"env": "gsm8k", "task": "17", "group": "17", "index": None}
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that is being written."""
+    """A run that is open for writing."""
     with rolltrace.create_run(tmp_path / "run") as writer:
         yield writer
 
@@ -32,7 +32,7 @@ def recorded(run):
 
 
 def test_the_current_rollout_is_that_of_the_block(run):
-    """Code in the block finds its rollout, in tasks of it, too, and not after the block or in another thread."""
+    """Code in the block and its tasks finds the current rollout; code after the block or in other threads does not."""
     assert rolltrace.current_rollout() is None
 
     async def nested():
@@ -59,7 +59,7 @@ def test_the_current_rollout_is_that_of_the_block(run):
 
 
 def test_a_block_that_is_left_in_another_context(run):
-    """A generator may begin a block in one context and end it in another."""
+    """A generator may enter a block in one context and leave it in another."""
 
     def block():
         with run.rollout(**WHICH):
@@ -72,7 +72,7 @@ def test_a_block_that_is_left_in_another_context(run):
 
 
 def test_an_ended_rollout_is_not_current(run):
-    """Neither in its own block after `end`, nor where a block was entered twice or left in another order."""
+    """A rollout is not current after `end`, nor if its block was entered twice or left in another order."""
     with run.rollout(**WHICH) as r, r:
         assert rolltrace.current_rollout() is r
         r.end()
@@ -85,8 +85,8 @@ def test_an_ended_rollout_is_not_current(run):
     assert rolltrace.current_rollout() is None
 
 
-def test_the_time_of_an_import(run):
-    """What was played elsewhere has the times that it had there."""
+def test_times_of_an_import(run):
+    """An imported rollout keeps its original times."""
     began, ended = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
     with run.rollout(**WHICH, started_at=began) as r:
         r.step(QUESTION, "4")
@@ -102,7 +102,7 @@ def test_the_time_of_an_import(run):
 
 
 def test_an_error_as_data(run):
-    """An error that is known only by its texts is recorded like an exception."""
+    """An error that is known only as text is recorded like an exception."""
     data = {"type": "VLLMError", "message": "no such model", "traceback": "line 1", "layer": "policy"}
     nulls = {"type": "KeyError", "message": None, "traceback": None}
     given = [data, nulls, rolltrace.Failure(rolltrace.Layer.ENV, "TimeoutError", "late")]
@@ -116,7 +116,7 @@ def test_an_error_as_data(run):
 
 
 def test_an_error_is_bounded_and_readable_whatever_it_holds(run):
-    """Texts are cut, other values become texts, and the line can be read."""
+    """Texts are truncated, other values become text, and the line stays readable."""
 
     class Silent:
         def __str__(self):
@@ -133,8 +133,8 @@ def test_an_error_is_bounded_and_readable_whatever_it_holds(run):
 
 
 @pytest.mark.parametrize("error", ["it broke", {"message": "no type"}, {"type": "E", "layer": "me"}, {"a": 1}, 5])
-def test_an_error_that_is_none_is_refused(run, error):
-    """What is neither an exception nor a failure is named, and the rollout can still be ended."""
+def test_an_error_of_the_wrong_type_is_refused(run, error):
+    """An error that is neither an exception nor a failure is refused, and the rollout can still be ended."""
     r = run.rollout(**WHICH)
     with pytest.raises(InputError, match="Expected error= to be"):
         r.end(error=error)
@@ -142,8 +142,8 @@ def test_an_error_that_is_none_is_refused(run, error):
     assert len(recorded(run)) == 1
 
 
-def test_tokens_that_come_later(tmp_path):
-    """Tokens attached at the end are those of a recorder that had them at each step, in any order."""
+def test_late_tokens(tmp_path):
+    """Tokens attached at the end, in any order, leave the same record as tokens given at each step."""
     prompts = [(1, 2), (1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6, 7, 8)]
     tokens = [rolltrace.Tokens(prompt, (3, 4), (-0.5, float("-inf"))) for prompt in prompts]
     with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as run:
@@ -170,7 +170,7 @@ def test_tokens_that_come_later(tmp_path):
 
 
 def test_usage_is_that_of_the_tokens_unless_given(run):
-    """Where tokens are given and no usage, their number is the usage, whether or not tokens are recorded."""
+    """Without usage, the number of tokens is the usage, whether or not tokens are recorded."""
     with run.rollout(**WHICH) as r:
         tokens = rolltrace.Tokens((1, 2, 3), (4,))
         r.step(QUESTION, "4", tokens=tokens)
@@ -201,7 +201,7 @@ def test_calls_of_judges(run):
 
 
 def test_importing_twice_counts_once(run):
-    """A stable id depends on the source alone; the second import repeats the first and does not count."""
+    """A stable id depends on the source alone; a second import supersedes the first and does not count twice."""
     assert rolltrace.stable_id("a.jsonl", 7) == rolltrace.stable_id("a.jsonl", 7)
     assert (
         len({rolltrace.stable_id(*source) for source in (("a", 7), ("a", "7"), ("a7",), ("a",), (7,), ("\ud800",))})

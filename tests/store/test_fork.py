@@ -1,4 +1,4 @@
-"""Processes are forked, and end in more than one way: each has its own files, and what was handed in is kept."""
+"""Processes that fork and end in various ways: each has its own files, and everything handed in is kept."""
 
 import _thread
 import gc
@@ -40,7 +40,7 @@ def fork(action):
 
 
 def run_script(tmp_path, body):
-    """Run a program, in a file as programs are, so that its processes can find what it defines."""
+    """Runs a program from a file, so that its processes can import what it defines."""
     script = tmp_path / "program.py"
     script.write_text(PROLOGUE + "\n" + textwrap.dedent(body))
     said = tmp_path / "said"
@@ -57,7 +57,7 @@ def run_script(tmp_path, body):
 
 
 def groups(tmp_path):
-    """The names of the rollouts that can be read, by session."""
+    """The groups of the rollouts that can be read, by session."""
     reader = RunReader(tmp_path / "run")
     sessions = {}
     for rollout in reader.rollouts():
@@ -68,7 +68,7 @@ def groups(tmp_path):
 
 
 def test_child_has_its_own_session(tmp_path):
-    """A forked child writes files of its own, and its parent goes on in its own."""
+    """A forked child writes its own files, and its parent continues with its own."""
     run_script(
         tmp_path,
         """
@@ -85,7 +85,7 @@ def test_child_has_its_own_session(tmp_path):
 
 
 def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
-    """What waits in the parent when it forks is written once, by the parent."""
+    """Lines in the parent's queue at the fork are written once, by the parent."""
     run_script(
         tmp_path,
         """
@@ -120,7 +120,7 @@ def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
 
 @pytest.mark.parametrize("ending", ["pass", "del run; gc.collect()", "run.close()", "run.flush() and os._exit(0)"])
 def test_child_that_never_writes_leaves_nothing(tmp_path, ending):
-    """A child that does something else ends as it should, and is no session unless it asks for one."""
+    """A child that does not record ends normally, and has a session only if it flushes."""
     run_script(
         tmp_path,
         f"""
@@ -159,7 +159,7 @@ def test_grandchildren(tmp_path):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(tmp_path, method):
-    """A writer that goes to another process, by whatever method, is a session there, and needs no closing."""
+    """A writer that is passed to another process, by any start method, is a session there, and needs no closing."""
     run_script(
         tmp_path,
         f"""
@@ -202,7 +202,7 @@ POOLS = {
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("closes", [False, True])
 def test_pool_is_one_session_per_process(tmp_path, method, kind, closes):
-    """A writer that is pickled into tasks is one session in each process, also if tasks close it or run in threads."""
+    """A writer that is pickled into tasks is one session per process, also if tasks close it or run in threads."""
     run_script(
         tmp_path,
         f"""
@@ -241,7 +241,7 @@ def test_pool_is_one_session_per_process(tmp_path, method, kind, closes):
     "ending", ["pass", "sys.exit(0)", "del run", "del run; gc.collect()", "run.flush()", "run.close(); run.close()"]
 )
 def test_exit_without_close(tmp_path, ending):
-    """A program that ends without closing keeps all that it handed in, also segments that are being sealed."""
+    """A program that exits without closing keeps everything handed in, also segments that are being compressed."""
     run_script(
         tmp_path,
         f"""
@@ -255,7 +255,7 @@ def test_exit_without_close(tmp_path, ending):
 
 
 def test_exit_of_a_program_whose_writer_is_in_a_thread(tmp_path):
-    """What a thread that outlives the main one hands in is kept too."""
+    """Lines from a thread that outlives the main thread are kept."""
     run_script(
         tmp_path,
         """
@@ -277,8 +277,8 @@ def play(run, name):
         recorder.step("1 + 1?", "2", 1.0)
 
 
-def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
-    """A writer that is garbage writes what it was handed and gives back its files; its ledger says: not closed."""
+def test_garbage_collected_writer_ends_its_thread(tmp_path):
+    """A garbage-collected writer writes its queue and closes its files; its ledger says `closed: false`."""
     run = create_run(tmp_path / "run")
     play(run, "kept")
     run.flush()
@@ -295,7 +295,7 @@ def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
 
 
 def test_pickled_writer_is_another_session(tmp_path):
-    """A copy by way of pickle writes the same run with the same settings, as one session of its own."""
+    """A pickled copy writes the same run with the same settings, as a session of its own."""
     with create_run(tmp_path / "run", trace=Recording(level="numbers")) as run:
         play(run, "original")
         with pickle.loads(pickle.dumps(run)) as copy:
@@ -307,7 +307,7 @@ def test_pickled_writer_is_another_session(tmp_path):
 
 
 def test_use_after_close(tmp_path):
-    """After closing nothing raises, and what comes is counted; `flush` says that it was lost."""
+    """After closing, nothing raises, late records are counted, and `flush` returns False."""
     run = create_run(tmp_path / "run")
     play(run, "kept")
     run.close()
@@ -321,8 +321,8 @@ def test_use_after_close(tmp_path):
     assert run.ledger.is_balanced
 
 
-def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):
-    """A flush that comes while another thread closes returns when all is written, not before."""
+def test_flush_waits_for_a_concurrent_close(tmp_path, monkeypatch):
+    """A flush during a close in another thread returns when everything is written."""
     closing, goes_on, fsync = threading.Event(), threading.Event(), os.fsync
     run = create_run(tmp_path / "run")
     play(run, "kept")
@@ -348,7 +348,7 @@ def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):
 
 
 def test_flush_close_and_put_from_many_threads(tmp_path):
-    """Whatever threads do at once, what was taken is written once, and what was not is counted."""
+    """Whatever threads do at once, each accepted line is written once, and each refused one is counted."""
     run = create_run(tmp_path / "run", trace=Recording(segment_bytes=5000))
     start = threading.Barrier(9)
     flushed = Counter()
@@ -378,7 +378,7 @@ def test_flush_close_and_put_from_many_threads(tmp_path):
 
 
 def test_worker_that_is_started_twice(tmp_path, monkeypatch):
-    """A signal handler may start the thread that its caller is about to start: one of them works, never two."""
+    """A signal handler may start the thread that the interrupted caller is starting: only one of them works."""
     start, ended = _thread.start_new_thread, []
 
     def start_twice(action, arguments):

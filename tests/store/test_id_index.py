@@ -1,4 +1,4 @@
-"""Lookup by id: the index that parts have is shared, and never believed where it is wrong."""
+"""Lookup by id: the indexes of parts are shared, and never trusted if they are wrong."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def small(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run of two segments, one of them sealed, of thirty rollouts in all."""
+    """A run of two segments, one of them compressed, with thirty rollouts."""
     path = make_run(tmp_path / "run")
     for number in (0, 1):
         segment(path, f"s-{number:06d}").write_bytes(b"".join(rollout_line(f"r{i}") for i in range(number, COUNT, 2)))
@@ -47,7 +47,7 @@ def run(tmp_path):
 
 
 def check(run, reader=None):
-    """Every rollout is found by its id, and no other is."""
+    """Asserts that every rollout is found by its id, and no other."""
     reader = reader or RunReader(run)
     assert [reader.get(f"r{number}").id for number in range(COUNT)] == [f"r{number}" for number in range(COUNT)]
     with pytest.raises(UnknownNameError, match="nobody"):
@@ -60,13 +60,13 @@ def index_files(run):
 
 
 def make_index(run, table="rollouts"):
-    """Ask for a table, which makes parts."""
+    """Queries a table, which creates parts."""
     with open_run(run) as opened:
         opened.sql(f"select count(*) from {table}").fetchall()
 
 
 def write_entries(run, folder, locations, ranges):
-    """A part of rollouts with these entries, whatever the segments hold."""
+    """Writes a part with these entries, whatever the segments hold."""
     part = Part(folder / "part", PartInfo(kind="rollouts", ranges=ranges, stats=RowStats(ids=("", "z"))))
     part.path.mkdir(exist_ok=True)
     files = sorted(ranges)
@@ -81,13 +81,13 @@ def append(run, *rollouts):
 
 
 def test_lookups_leave_no_file(run, small):
-    """What was scanned is indexed in memory."""
+    """A lookup indexes scanned lines in memory and writes no file."""
     check(run)
     assert not (run / "cache").exists() or not list((run / "cache").iterdir())
 
 
 def test_index_is_used(run, small, file_reads):
-    """What a part covers is not read again."""
+    """Lines that a part covers are not read again."""
     make_index(run)
     assert len(index_files(run)) == 1
     size = sum(file.stat().st_size for file in (run / "rollouts").iterdir())
@@ -100,8 +100,8 @@ def test_index_is_used(run, small, file_reads):
     assert file_reads.bytes_read(run / "rollouts") < size / 2
 
 
-def test_what_came_later_is_found(run, small):
-    """An index that covers a part of the run is completed by what is new."""
+def test_new_lines_are_found(run, small):
+    """An index that covers a part of the run is completed by a scan of the rest."""
     make_index(run)
     append(run, "late")
     assert RunReader(run).get("late").id == "late"
@@ -111,7 +111,7 @@ def test_what_came_later_is_found(run, small):
 
 
 def test_several_parts(run, small):
-    """Rollouts are found in each of several parts, and in none if there is none."""
+    """Rollouts are found in each of several parts."""
     names = []
     for batch in range(4):
         make_index(run)
@@ -122,8 +122,8 @@ def test_several_parts(run, small):
     assert [reader.get(name).id for name in names] == names
 
 
-def test_new_parts_replace_what_is_in_memory(run, small, file_reads):
-    """A reader that has scanned many lines uses the parts that were made meanwhile."""
+def test_new_parts_replace_the_index_in_memory(run, small, file_reads):
+    """A reader that has scanned many lines uses parts that were created meanwhile."""
     reader = check(run)
     append(run, *(f"x{number}" for number in range(10)))
     check(run, reader)
@@ -136,7 +136,7 @@ def test_new_parts_replace_what_is_in_memory(run, small, file_reads):
 
 
 def test_memory_is_bounded(run, monkeypatch):
-    """If more lines were scanned than fit into memory, they are scanned again, and all are found."""
+    """Lines beyond the bound on memory are scanned again, and all are found."""
     monkeypatch.setattr(id_index, "LINES_BEFORE_LOOK", 4)
     monkeypatch.setattr(id_index, "_MAX_BYTES_IN_MEMORY", 200)
     reader = check(run)
@@ -145,7 +145,7 @@ def test_memory_is_bounded(run, monkeypatch):
 
 
 def test_parts_may_be_deleted_at_any_time(run, small):
-    """A reader that uses a part, and one that comes after, both find everything."""
+    """An open reader and a new one both find everything after a part was deleted."""
     make_index(run)
     reader = check(run)
     shutil.rmtree(run / "cache")
@@ -159,8 +159,8 @@ def test_parts_may_be_deleted_at_any_time(run, small):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(5000), None])
-def test_damaged_index_is_made_again(run, small, content):
-    """A part whose index is damaged or missing is not used; a damaged one is deleted, so that it is made again."""
+def test_damaged_index_is_recreated(run, small, content):
+    """A part with a damaged or missing index is not used; a damaged one is deleted and recreated."""
     make_index(run)
     [path] = index_files(run)
     path.unlink() if content is None else path.write_bytes(content)
@@ -173,7 +173,7 @@ def test_damaged_index_is_made_again(run, small, content):
 
 
 def test_damaged_index_never_misleads(run, small):
-    """Whatever happens to the bytes of a part's index or description, every rollout is found, and only that one."""
+    """Whatever happens to the bytes of a part's index or description, every id finds its own rollout."""
     make_index(run)
     shutil.copytree(run / "cache", run / "whole")
     rng = random.Random(3)
@@ -190,8 +190,8 @@ def test_damaged_index_never_misleads(run, small):
         check(run)
 
 
-def test_index_of_other_files_is_not_believed(run, small):
-    """An index that belongs to segments as they were before is made again."""
+def test_stale_index_is_not_trusted(run, small):
+    """An index of segments that have since been replaced is not used."""
     make_index(run)
     reader = check(run)
     for number in (0, 1):
@@ -202,8 +202,8 @@ def test_index_of_other_files_is_not_believed(run, small):
     check(run)
 
 
-def test_wrong_place_is_looked_up_again(run, tmp_path):
-    """A place that holds another rollout, or that is outside of the run, is not believed."""
+def test_wrong_location_is_not_trusted(run, tmp_path):
+    """A location that holds another rollout, or is outside the run, is not used."""
     first, secret = rollout_line("r1"), rollout_line("r7", "secret")
     assert segment(run, "s-000001").read_bytes().startswith(first)
     wrong = {
@@ -222,7 +222,7 @@ def test_wrong_place_is_looked_up_again(run, tmp_path):
 
 
 def test_problems_are_kept(run, small):
-    """A reader that uses the index knows what was wrong with what it covers."""
+    """A reader that uses the index reports the problems of the lines that it covers."""
     with segment(run, "s-000001").open("ab") as file:
         file.write(b"damage\n" + add_checksum(b'{"v":2}') + rollout_line("last"))
     make_index(run)
@@ -234,8 +234,8 @@ def test_problems_are_kept(run, small):
     )
 
 
-def test_first_of_two_stands(run, small):
-    """Of two lines with one id, the first is found, in one file of the index or in two."""
+def test_first_of_two_equal_ids_counts(run, small):
+    """Of two lines with one id, the first is found, in one index file or in two."""
     make_index(run)
     with segment(run, "s-000001").open("ab") as file:
         file.writelines(rollout_line(name, "second") for name in ["r0", "new", *(f"x{number}" for number in range(40))])
@@ -246,8 +246,8 @@ def test_first_of_two_stands(run, small):
         assert reader.get("new").messages[0].content == "second"
 
 
-def test_first_stands_over_memory_and_files(run, small):
-    """The same where the second line, or both, are in no file of the index yet."""
+def test_first_of_two_equal_ids_counts_in_memory_too(run, small):
+    """The same if the second line, or both, are in no index file yet."""
     make_index(run)
     with segment(run, "s-000001").open("ab") as file:
         file.writelines([rollout_line("r0", "second"), rollout_line("new", "first"), rollout_line("new", "second")])
@@ -258,8 +258,8 @@ def test_first_stands_over_memory_and_files(run, small):
     assert reader.get("new").messages[0].content == "first"
 
 
-def test_place_for_no_file_costs_only_speed(run, small):
-    """A run whose cache cannot be written to is read all the same."""
+def test_unwritable_cache_costs_only_speed(run, small):
+    """A run whose cache cannot be written to is still read."""
     (run / "cache").write_bytes(b"a file, where there should be a folder")
     make_index(run)
     reader = check(run)
@@ -269,7 +269,7 @@ def test_place_for_no_file_costs_only_speed(run, small):
 
 
 def test_readers_do_not_disturb_each_other(run):
-    """Processes that make parts and look up rollouts at once, while parts are deleted, all find everything."""
+    """Processes that create parts, look up rollouts and delete parts at once all find everything."""
     program = (
         "import sys, pathlib, shutil\n"
         "from rolltrace.query import run_tables\n"
@@ -288,7 +288,7 @@ def test_readers_do_not_disturb_each_other(run):
 
 
 def test_interrupted_scan_starts_over(run, small, monkeypatch):
-    """What was read when a person interrupted is not taken for indexed."""
+    """Lines that were being read at an interrupt do not count as indexed."""
     reader = RunReader(run)
     real = os.pread
 
@@ -318,30 +318,30 @@ def test_interrupted_scan_starts_over(run, small, monkeypatch):
     ],
 )
 def test_id_of_a_line(line, expected):
-    """The quick way to an id gives what reading the whole line gives."""
+    """The fast path to an id gives the same as decoding the whole line."""
     assert record_id(line) == expected
 
 
-def test_ids_that_are_no_text_are_not_found(run, small):
-    """Asking for an id that no file could hold is no crash."""
+def test_ids_that_are_not_valid_text_are_not_found(run, small):
+    """An id that no file could hold is not found, and does not crash."""
     check(run)
     with pytest.raises(UnknownNameError):
         RunReader(run).get("\ud800")
 
 
 def test_gap_before_a_part_is_scanned(run, small, tmp_path):
-    """Where the part before another is gone, what both covered is read again."""
+    """If the part before another is missing, the lines of both are scanned."""
     end = segment(run, "s-000001").stat().st_size
     append(run, *(f"x{number}" for number in range(12)))
     write_entries(run, tmp_path, {}, {"rollouts/s-000001": (end, end + 10)})
     assert check(run).get("x11").id == "x11"
 
 
-# What passes, and what is damaged, leaves the shared index as it is
+# Transient errors and damage leave the shared index as it is
 
 
 def fail(number):
-    """A function that raises an error of the system."""
+    """A function that raises an OSError."""
 
     def raise_it(*_, **__):
         raise OSError(number, os.strerror(number))
@@ -349,8 +349,8 @@ def fail(number):
     return raise_it
 
 
-def test_passing_error_leaves_the_index(run, small, monkeypatch):
-    """A disk that does not answer costs one answer, not the index of all readers."""
+def test_transient_error_leaves_the_index(run, small, monkeypatch):
+    """A disk error fails one lookup and does not delete the index."""
     make_index(run)
     before = index_files(run)
     reader = RunReader(run)
@@ -365,8 +365,8 @@ def test_passing_error_leaves_the_index(run, small, monkeypatch):
     assert index_files(run) == before
 
 
-def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
-    """Where reading an index meets an error that passes, the segments are read, and the index stays."""
+def test_index_with_a_transient_error_is_kept(run, small, monkeypatch):
+    """If an index cannot be read for now, the segments are scanned, and the index is kept."""
     make_index(run)
     before = index_files(run)
     reader = RunReader(run)
@@ -379,7 +379,7 @@ def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
 
 
 def test_damaged_line_leaves_the_index(run, small):
-    """One line that is damaged is told of by its place; the index of all others is not made again for it."""
+    """A damaged line is reported with its place, and the index of the others is kept."""
     make_index(run)
     before = index_files(run)
     file = segment(run, "s-000001")
@@ -391,8 +391,8 @@ def test_damaged_line_leaves_the_index(run, small):
     assert index_files(run) == before
 
 
-def test_bad_place_of_the_disk_is_tried_again(run, small, monkeypatch):
-    """What the disk did not give while an index was made is not taken for looked through."""
+def test_unreadable_bytes_are_tried_again(run, small, monkeypatch):
+    """Bytes that could not be read while an index was made do not count as indexed."""
     real = os.pread
 
     def refuse(descriptor, length, offset):
@@ -410,7 +410,7 @@ def test_bad_place_of_the_disk_is_tried_again(run, small, monkeypatch):
 
 
 def test_kinds_of_problems_are_kept(run, small):
-    """A problem that comes from the index is of the kind that it was."""
+    """A problem that comes from the index keeps its kind."""
     with segment(run, "s-000001").open("ab") as file:
         file.write(b"damage\n" + add_checksum(b'{"v":99}') + add_checksum(b'{"v":2}') + rollout_line("last"))
     make_index(run)
@@ -423,11 +423,11 @@ def test_kinds_of_problems_are_kept(run, small):
     ]
 
 
-# Files of others
+# Files of other users
 
 
-def test_index_of_another_key_is_not_believed(run, small, tmp_path, monkeypatch):
-    """An index that was signed with another key is not believed, although it is whole."""
+def test_index_of_another_key_is_not_trusted(run, small, tmp_path, monkeypatch):
+    """An index that was signed with another key is not used, although it is intact."""
     monkeypatch.setenv("ROLLTRACE_CACHE_KEY", "a stranger's")
     write_entries(run, tmp_path, {}, {f"rollouts/s-{number:06d}": (0, 10) for number in (0, 1)})
     with pytest.raises(UnknownNameError):  # it would mislead
@@ -436,15 +436,15 @@ def test_index_of_another_key_is_not_believed(run, small, tmp_path, monkeypatch)
     assert check(run).read_errors == ()
 
 
-def test_index_of_another_run_is_not_believed(run, tmp_path):
-    """An index that is copied to a run with another id does not count there."""
+def test_index_of_another_run_is_not_trusted(run, tmp_path):
+    """An index that was copied from a run with another id is not used."""
     write_entries(run, tmp_path, {}, {f"rollouts/s-{number:06d}": (0, 10) for number in (0, 1)})
     edit_run_info(run, id="other")
     assert check(run).read_errors == ()
 
 
-def test_large_index_costs_nothing(run, small, monkeypatch):
-    """Of an index that was replaced by a huge file, only a block is read."""
+def test_huge_index_is_not_read_whole(run, small, monkeypatch):
+    """Of an index that was replaced by a huge file, at most a block is read."""
     make_index(run)
     [path] = index_files(run)
     os.truncate(path, 0)
@@ -462,7 +462,7 @@ def test_large_index_costs_nothing(run, small, monkeypatch):
 
 
 def test_truncated_under_an_open_reader(run, small):
-    """A reader that has an index open survives that it is truncated or overwritten."""
+    """A reader with an open index survives its truncation or overwriting."""
     for damaged in (b"", bytes(10**5)):
         make_index(run)
         reader = check(run)
@@ -472,7 +472,7 @@ def test_truncated_under_an_open_reader(run, small):
 
 
 def test_run_that_cannot_be_written_to_is_indexed_in_the_users_cache(run, small, user_cache, file_reads):
-    """The user's cache has the index of a run that is read-only, and the next reader uses it."""
+    """The index of a read-only run is in the user's cache, and the next reader uses it."""
     (run / "cache").write_bytes(b"a file, where there should be a folder")
     make_index(run)
     assert len(list(user_cache.rglob(IDS_FILE))) == 1
@@ -482,7 +482,7 @@ def test_run_that_cannot_be_written_to_is_indexed_in_the_users_cache(run, small,
 
 
 def test_without_a_key_the_index_is_kept_in_memory(run, small, tmp_path, monkeypatch):
-    """Where no key can be made nothing is written, and everything is found."""
+    """If no key can be created, nothing is written, and everything is found."""
     monkeypatch.delenv("ROLLTRACE_CACHE_KEY")
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
@@ -513,13 +513,13 @@ def check_scores(reader):
 
 
 def test_scores_of_one_rollout_fill_blocks(scored, file_reads):
-    """All lines of a rollout are found, also those in other blocks than the first, and no line is scanned."""
+    """All scores of a rollout are found, also those in later blocks, and no line is scanned."""
     check_scores(RunReader(scored))
     assert file_reads.bytes_read(scored / "scores") == 0
 
 
-def test_damaged_index_of_scores_is_not_believed(scored):
-    """Scores are complete in the very answer that meets the damage."""
+def test_damaged_index_of_scores_is_not_trusted(scored):
+    """The lookup that meets the damage already returns all scores."""
     reader = RunReader(scored)
     check_scores(reader)
     [path] = index_files(scored)
@@ -527,15 +527,15 @@ def test_damaged_index_of_scores_is_not_believed(scored):
     check_scores(reader)
 
 
-def test_index_of_other_scores_is_not_believed(scored):
-    """Scores are complete although the index belongs to the file as it was before."""
+def test_stale_index_of_scores_is_not_trusted(scored):
+    """All scores are found although the index belongs to an earlier version of the file."""
     [file] = (scored / "scores").iterdir()
     file.write_bytes(b"".join(reversed(file.read_bytes().splitlines(keepends=True))))
     with LateScoreReader(RunReader(scored)) as scores:
         assert len(scores.scores_of(["r1"])["r1"]) == 400
 
 
-# A run that was never visited
+# A run that was never indexed
 
 
 def made_id(milliseconds, number):
@@ -544,7 +544,7 @@ def made_id(milliseconds, number):
 
 @pytest.fixture
 def large(tmp_path):
-    """A run of three sessions of twenty segments; each rollout is written when it ends, up to 50 ms later."""
+    """A run of three sessions with twenty segments each; a rollout is written when it ends, up to 50 ms later."""
     path = make_run(tmp_path / "large")
     rng = random.Random(1)
     for session in range(3):
@@ -559,7 +559,7 @@ def large(tmp_path):
 
 @pytest.mark.parametrize("session", range(3))
 def test_time_in_an_id_tells_the_segment(large, session, file_reads):
-    """Of a run without an index only the first lines of some segments, and few whole segments, are read."""
+    """In a run without an index, only the first lines of some segments, and few whole segments, are read."""
     for began in range(0, 2000, 148):
         file_reads.clear()
         rollout = made_id(began, session)
@@ -569,7 +569,7 @@ def test_time_in_an_id_tells_the_segment(large, session, file_reads):
 
 
 def test_misleading_times_cost_only_time(large):
-    """A rollout with a time in its id is found wherever it is."""
+    """A rollout is found wherever it is, also if the time in its id is wrong."""
     with segment(large, f"{made_id(0, 0)}-000003").open("ab") as file:
         file.writelines(rollout_line(made_id(began, 9)) for began in (10**6, 0, 1999))
     with RunReader(large) as reader:
@@ -580,7 +580,7 @@ def test_misleading_times_cost_only_time(large):
 
 
 def test_other_ids_are_searched_in_the_newest_segment_first(run, file_reads):
-    """The scan ends at the rollout, and what was scanned is indexed."""
+    """The scan stops at the rollout, and the scanned lines are indexed."""
     for number in range(2, 9):
         segment(run, f"s-{number:06d}").write_bytes(b"".join(rollout_line(f"{number}-{i}") for i in range(15)))
     reader = RunReader(run)

@@ -1,4 +1,4 @@
-"""The names of a run's files: one place makes them and reads them."""
+"""The names of a run's files: one module makes and parses them."""
 
 import os
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ SESSIONS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="
 
 @given(SESSIONS, st.one_of(st.integers(0, 1100), st.integers(999_990, 1_000_010), st.integers(0, 10**18 - 1)))
 def test_segment_names_are_read_as_they_are_made(session, sequence):
-    """A session and a number make one name, and from it come back, with either ending and without."""
+    """A session and a number make one name, which is parsed back, with either suffix and without."""
     name = SegmentName(session, sequence)
     assert segment_name(session, sequence) == name.plain
     for spelling in (name.plain, name.compressed, str(name)):
@@ -40,8 +40,8 @@ def test_segment_names_are_read_as_they_are_made(session, sequence):
         "",
     ],
 )
-def test_what_no_writer_would_name_is_none(name):
-    """Every segment has one name only."""
+def test_names_that_no_writer_uses_are_not_parsed(name):
+    """Each segment has exactly one valid name."""
     assert SegmentName.parse(name) is None
 
 
@@ -51,8 +51,8 @@ def test_ledger_names_are_read_as_they_are_made(session, sequence):
     assert LedgerName.parse(ledger_name(session, sequence)) == LedgerName(session, sequence)
 
 
-def test_segments_are_listed_as_they_were_begun(tmp_path):
-    """Also past a million, where the order of texts is another; and none of them is taken for missing."""
+def test_segments_are_listed_in_numeric_order(tmp_path):
+    """Segments are in numeric order also past a million, and none of them counts as missing."""
     run = make_run(tmp_path / "run")
     for sequence in (999_999, 1_000_000, 1_000_001):
         segment(run, str(SegmentName("s", sequence))).write_bytes(rollout_line(f"r{sequence}"))
@@ -66,8 +66,8 @@ def test_segments_are_listed_as_they_were_begun(tmp_path):
     assert "rollouts/s-1000000.jsonl" not in {problem.file for problem in problems}
 
 
-def test_scan_tells_sizes_and_what_no_longer_grows(tmp_path):
-    """Each segment once, by the file that is read: the plain one while it is there."""
+def test_scan_returns_sizes_and_compression(tmp_path):
+    """Each segment is listed once, by the file that is read: the plain one while it exists."""
     run = make_run(tmp_path / "run")
     line = rollout_line("r")
     for number in range(3):
@@ -87,8 +87,8 @@ def test_scan_tells_sizes_and_what_no_longer_grows(tmp_path):
     assert entries["folder"].name is None
 
 
-def test_scan_finds_what_is_sealed_meanwhile(tmp_path, monkeypatch):
-    """A segment that was listed plain and is sealed by now is found all the same; one that is gone is left out."""
+def test_scan_finds_segments_that_are_compressed_meanwhile(tmp_path, monkeypatch):
+    """A segment that was compressed after the listing is found; one that is gone is left out."""
     run = make_run(tmp_path / "run")
     for number in range(2):
         segment(run, f"s-{number:06d}").write_bytes(rollout_line("r"))

@@ -1,4 +1,4 @@
-"""What became of every rollout: counts that add up, and what they say is lost."""
+"""Accounting for every rollout: counts that add up, and what is lost."""
 
 import signal
 import subprocess
@@ -19,8 +19,8 @@ DEEDS = st.lists(
 
 
 @given(DEEDS, st.booleans())
-def test_lost_and_in_doubt_are_all_that_is_not_recorded(deeds, closed):
-    """At every time each rollout is recorded, lost or in doubt; of a session that was closed none is in doubt."""
+def test_every_rollout_is_recorded_lost_or_maybe_lost(deeds, closed):
+    """At all times each rollout is recorded, lost or maybe lost; a closed session has none that is maybe lost."""
     tally = LedgerCounter()
     tally.closed = closed
     for deed, rollout in deeds:
@@ -36,15 +36,15 @@ def test_lost_and_in_doubt_are_all_that_is_not_recorded(deeds, closed):
 
 
 def test_older_lines_are_read():
-    """A ledger that was written before a count was added says that it is nothing."""
+    """A count that an older ledger lacks is read as empty."""
     line = encode_ledger(Ledger(run="run", session="session", written_at=utc_now(), sync_failed={"EIO": 1}))
     assert decode_ledger(line).sync_failed == {"EIO": 1}
     assert not decode_ledger(line).complete
     assert Ledger(run="run", session="session", written_at=utc_now()).sync_failed == {}
 
 
-def test_killed_session_leaves_in_doubt_what_it_had_in_flight(tmp_path):
-    """What a writer that was killed had begun and not ended is counted, and is no loss that anybody has admitted."""
+def test_rollouts_in_flight_of_a_killed_session_are_maybe_lost(tmp_path):
+    """Rollouts that a killed writer had begun and not ended count as maybe lost, not as lost."""
     program = (
         "import os, signal, sys\n"
         "from rolltrace.store.create import create_run\n"
@@ -62,7 +62,7 @@ def test_killed_session_leaves_in_doubt_what_it_had_in_flight(tmp_path):
 
 
 def test_ledgers_of_several_sessions_add_up():
-    """Every count is summed, losses by reason, and the sum is closed if all are."""
+    """Counts are summed, losses by reason, and the sum is closed if all sessions are."""
     first, second = (
         Ledger(
             run="r", session=name, written_at=utc_now(), dispatched=5, recorded=3, in_flight=1, dropped={"closed": 1},

@@ -1,4 +1,4 @@
-"""What is beyond the bounds of the format counts as damage: it is reported, and takes neither time nor memory."""
+"""Input beyond the bounds of the format counts as damage: it is reported, and takes neither time nor memory."""
 
 import time
 import tracemalloc
@@ -30,12 +30,12 @@ A, B = rollout_line("a"), rollout_line("b")
 
 
 def compressed(run: Path) -> Path:
-    """Where a compressed segment of a run is."""
+    """The path of a compressed segment of a run."""
     return run / "rollouts" / "session-000000.jsonl.zst"
 
 
 def zstd_file(path: Path, data: bytes, count: int, table: bool = True, stated: int | None = None) -> Path:
-    """A file of so many frames of the same data; the table may state another length."""
+    """A file of this many frames of the same data; the table may state another length."""
     frame = zstandard.ZstdCompressor(write_checksum=True).compress(data)
     sizes = [(len(frame), stated or len(data))] * count
     path.write_bytes(frame * count + (seek_table(sizes) if table else b""))
@@ -43,8 +43,8 @@ def zstd_file(path: Path, data: bytes, count: int, table: bool = True, stated: i
 
 
 @pytest.mark.parametrize("depth", [MAX_NESTING + 2, 500, 900, 100_000])
-def test_config_that_is_nested_too_deeply_is_no_config(tmp_path, depth):
-    """Such a run is refused in a sentence, and costs no other run of the listing."""
+def test_config_that_is_nested_too_deeply_is_refused(tmp_path, depth):
+    """Such a run is refused with a clear error, and the listing still has the other runs."""
     make_good_run(tmp_path / "good")
     bad = make_good_run(tmp_path / "bad")
     hostile_cases(SMALL._replace(depths=(depth,)))[f"config nested {depth:,} deep"](bad)
@@ -56,7 +56,7 @@ def test_config_that_is_nested_too_deeply_is_no_config(tmp_path, depth):
 
 
 def test_run_json_that_is_too_long_is_refused(tmp_path):
-    """No more of it is read than the bound, and none is written."""
+    """No more than the bound is read, and no longer one is written."""
     run = make_good_run(tmp_path / "bad")
     (run / "run.json").write_bytes(b" " * (MAX_INFO_BYTES + 1))
     with pytest.raises(RunNotFoundError, match=f"at most {MAX_INFO_BYTES} bytes"):
@@ -69,7 +69,7 @@ def test_run_json_that_is_too_long_is_refused(tmp_path):
 @pytest.mark.parametrize("table", [True, False])
 @pytest.mark.parametrize("data", [b"\n", b"\0", b"{}\n\n"])
 def test_small_file_that_unpacks_to_gigabytes(tmp_path, data, table):
-    """It ends soon, says what it does not read, and all else is read."""
+    """Reading stops early, reports what was not read, and returns everything else."""
     run = make_good_run(tmp_path / "run")
     zstd_file(run / "rollouts" / "zz-000000.jsonl.zst", data * (2**24 // len(data)), 256, table)
     started = time.monotonic()
@@ -82,8 +82,8 @@ def test_small_file_that_unpacks_to_gigabytes(tmp_path, data, table):
     assert time.monotonic() - started < 60
 
 
-def test_lengths_that_the_table_states_wrongly_do_not_unpack_everything(tmp_path, monkeypatch):
-    """Correcting them is bounded as reading is."""
+def test_wrong_lengths_in_the_table_do_not_decompress_everything(tmp_path, monkeypatch):
+    """Correcting the lengths is bounded like reading."""
     monkeypatch.setattr(compression, "MAX_LINE_BYTES", 1 << 20)
     monkeypatch.setattr(compression, "MAX_RATIO", 10)
     path = zstd_file(compressed(make_run(tmp_path / "run")), b"x" * (1 << 19) + b"\n", 200, stated=1)
@@ -109,7 +109,7 @@ def test_long_line_of_one_character_is_within_the_ratio(tmp_path):
 
 
 def test_segment_beyond_the_ratio_stays_plain(tmp_path, monkeypatch):
-    """Compressing never turns valid lines into damage."""
+    """A segment that would exceed the ratio is not compressed, so that valid lines never become damage."""
     monkeypatch.setattr(compression, "MAX_LINE_BYTES", 1 << 20)
     run = make_run(tmp_path / "run")
     segment(run).write_bytes(bytes(64 << 20) + b"\n" + A)
@@ -118,8 +118,8 @@ def test_segment_beyond_the_ratio_stays_plain(tmp_path, monkeypatch):
     assert [path.name for path in (run / "rollouts").iterdir()] == ["session-000000.jsonl"]
 
 
-def test_hole_of_a_sparse_file_takes_no_time(tmp_path):
-    """The line after it is read; a hole at the end may yet be written."""
+def test_hole_of_a_sparse_file_is_skipped(tmp_path):
+    """The line after a hole is read; a hole at the end may still be written."""
     run = make_run(tmp_path / "run")
     with segment(run).open("wb") as file:
         file.write(A)
@@ -134,7 +134,7 @@ def test_hole_of_a_sparse_file_takes_no_time(tmp_path):
 
 
 def test_zeros_inside_a_line_are_damage(tmp_path):
-    """A block of zeros in the middle is not left out of the line."""
+    """A block of zeros inside a line makes it damaged, and is not skipped."""
     run = make_run(tmp_path / "run")
     head, tail = A[:100], A[100:]
     segment(run).write_bytes(head + b" " * (2**20 - 100) + bytes(2**20) + tail + B)
@@ -145,7 +145,7 @@ def test_zeros_inside_a_line_are_damage(tmp_path):
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_line_that_is_too_long_takes_no_memory(tmp_path, monkeypatch, is_compressed):
-    """It is not held while its end is searched for."""
+    """A line that is too long is not held in memory while its end is searched."""
     monkeypatch.setattr(segment_reader, "MAX_LINE_BYTES", 32 << 20)
     run = make_run(tmp_path / "run")
     segment(run).write_bytes(A + add_checksum(b'{"v":2,"text":"%s"}' % (b"x" * (48 << 20))) + B)
@@ -163,7 +163,7 @@ def test_line_that_is_too_long_takes_no_memory(tmp_path, monkeypatch, is_compres
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_line_longer_than_the_buffer_is_read(tmp_path, monkeypatch, is_compressed):
-    """It is read by its offset, from the front and from the end."""
+    """A line longer than the buffer is read by its offset, from the front and from the end."""
     monkeypatch.setattr(segment_reader, "_BUFFER_BYTES", 100)
     monkeypatch.setattr(compression, "FRAME_BYTES", 64)
     run = make_run(tmp_path / "run")
@@ -178,7 +178,7 @@ def test_line_longer_than_the_buffer_is_read(tmp_path, monkeypatch, is_compresse
 
 @given(st.lists(st.sampled_from([b"", b"a", b"x" * 30]), max_size=8).map(b"\n".join), st.integers(1, 40))
 def test_long_lines_have_the_same_offsets(data, step):
-    """Whether a line is held or not, it starts and ends where it does."""
+    """A line has the same start and end whether or not it is held in memory."""
     before = segment_reader._BUFFER_BYTES
     segment_reader._BUFFER_BYTES = 10
     try:
@@ -193,7 +193,7 @@ def test_long_lines_have_the_same_offsets(data, step):
 
 
 def test_many_line_feeds_from_the_end_take_linear_time(tmp_path):
-    """A ledger of nothing but line feeds is left soon."""
+    """Reading a ledger of nothing but line feeds stops early."""
     run = make_run(tmp_path / "run")
     (run / "ledger" / "zz.jsonl").write_bytes(b"\n" * (4 << 20))
     with RunReader(run) as reader:
@@ -202,7 +202,7 @@ def test_many_line_feeds_from_the_end_take_linear_time(tmp_path):
 
 
 def test_damage_among_valid_lines_is_passed_over(tmp_path, monkeypatch):
-    """A segment is given up only where damage prevails."""
+    """Reading a segment stops only at many damaged lines in a row."""
     monkeypatch.setattr(cursor, "MAX_DAMAGED_LINES", 5)
     run = make_run(tmp_path / "run")
     lines = [rollout_line(f"r{number}") for number in range(40)]
@@ -216,7 +216,7 @@ def test_damage_among_valid_lines_is_passed_over(tmp_path, monkeypatch):
 
 
 def test_blob_that_is_too_long_is_not_read(tmp_path, monkeypatch):
-    """Its bytes would fill the memory."""
+    """A blob beyond the limit would fill the memory, so it is not read."""
     monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 100)
     run = make_run(tmp_path / "run")
     name = "sha256-" + "0" * 64
@@ -227,7 +227,7 @@ def test_blob_that_is_too_long_is_not_read(tmp_path, monkeypatch):
 
 
 def nested_line(depth: int) -> bytes:
-    """A rollout with a free-form map of so many levels."""
+    """A rollout with a free-form map of this many levels."""
     body = A.partition(b',"crc"')[0].replace(
         b'"task_data":{}', b'"task_data":%s' % (b'{"a":' * depth + b"1" + b"}" * depth)
     )
@@ -236,7 +236,7 @@ def nested_line(depth: int) -> bytes:
 
 @pytest.mark.parametrize("depth", [MAX_NESTING + 2, 500, 900, 10_000])
 def test_line_that_is_nested_too_deeply_is_refused(tmp_path, depth):
-    """With and without markers in it; what was written within the bound is read."""
+    """A line is refused with and without markers in it; what was written within the bound is read."""
     assert decode_rollout(nested_line(MAX_NESTING)).id == "a"
     with pytest.raises(RecordError):
         decode_rollout(nested_line(depth))
@@ -249,7 +249,7 @@ def test_line_that_is_nested_too_deeply_is_refused(tmp_path, depth):
 
 
 def test_record_that_is_too_long_is_not_written(tmp_path, monkeypatch):
-    """A writer counts it as lost rather than write what no reader accepts."""
+    """A writer drops and counts a record that no reader would accept."""
     monkeypatch.setattr(codec, "MAX_LINE_BYTES", 10_000)
     with create_run(tmp_path / "run") as writer:
         for index, text in enumerate(["short", "x" * 20_000]):

@@ -31,7 +31,7 @@ print(index)
 
 
 def write_while(condition, address, stop):
-    """Let three processes write a run, each its own session, while a condition holds; returns how many rollouts."""
+    """Lets three processes write a run, each its own session, while a condition holds; returns how many rollouts."""
     commands = [[sys.executable, "-c", WRITER, address, f"g{number}", str(stop)] for number in range(3)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     try:
@@ -53,14 +53,14 @@ def ask(viewer, path):
 
 @pytest.mark.parametrize("fault", ["", "500", "lost", "partial", "slow"])
 def test_readers_and_the_viewer_follow_a_run_that_several_processes_write(store, tmp_path, fault):
-    """What they show only grows, is in the end everything, and has no damage, whatever the network does meanwhile."""
+    """What they show only grows, is complete in the end, and has no damage, whatever faults the network has."""
     address = f"s3://{BUCKET}/live-{fault}/one"
     create_run(address).close()
     store.fault = lambda method, path, number: fault if number % 4 == 1 else ""
     shown, read, revisions = [0], [0], set()
 
     def look() -> bool:
-        """Look once; returns whether something has not grown several times yet."""
+        """Looks once; returns whether something has not grown several times yet."""
         page = ask(viewer, "/api/rollouts?run=one&sort=-id&limit=5")
         assert len({row["id"] for row in page["rows"]}) == min(5, page["total"])
         shown.append(page["total"])
@@ -84,7 +84,7 @@ def test_readers_and_the_viewer_follow_a_run_that_several_processes_write(store,
 
 
 def test_the_viewer_survives_a_store_that_fails_for_a_while(store):
-    """Meanwhile it answers with what it has read, or with a sentence; afterwards it shows what was added."""
+    """During the outage it answers with what it has read or with an error message, and later shows what was added."""
     address = f"s3://{BUCKET}/failing/one"
     record(address, 4)
     with viewing(f"s3://{BUCKET}/failing") as viewer:

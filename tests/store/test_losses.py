@@ -1,4 +1,4 @@
-"""Losses are on the disk: what came after closing, and what a full or slow disk could not take."""
+"""Losses are counted on disk: records after closing, and those that a full or slow disk could not take."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def play(run, index=0, text="1 + 1?"):
 
 
 def run_program(tmp_path, body, seconds=240):
-    """Run a program on a run of its own; returns what it printed."""
+    """Runs a program on its own run; returns what it printed."""
     command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(tmp_path / "run")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -30,13 +30,13 @@ def run_program(tmp_path, body, seconds=240):
 
 
 def play(run, index=0, text="1 + 1?"):
-    """Record a rollout of one step."""
+    """Records a rollout of one step."""
     with run.rollout(env="sums", task="t", group="g", index=index) as recorder:
         recorder.step(text, "2", 1.0)
 
 
 def ledger_on_disk(path):
-    """The one ledger of a run, which adds up, and says of as many lines as there are that they were recorded."""
+    """The one ledger of a run, asserted to add up and to match the number of recorded lines."""
     reader = RunReader(path)
     [ledger] = reader.ledgers().values()
     assert reader.read_errors == ()
@@ -49,7 +49,7 @@ def ledger_on_disk(path):
 
 
 def test_threads_that_go_on_after_closing(tmp_path):
-    """What worker threads hand in after the block is counted in the ledger on disk when the process has ended."""
+    """Rollouts that threads hand in after the run is closed are in the ledger on disk when the process has ended."""
     run_program(
         tmp_path,
         """
@@ -75,7 +75,7 @@ def test_threads_that_go_on_after_closing(tmp_path):
 
 
 def test_process_that_ends_while_a_late_ledger_is_written(tmp_path):
-    """A process waits for the ledger that counts losses after closing, also where the disk is slow."""
+    """A process waits for the ledger that counts losses after closing, also if the disk is slow."""
     run_program(
         tmp_path,
         """
@@ -98,7 +98,7 @@ def test_process_that_ends_while_a_late_ledger_is_written(tmp_path):
 
 
 def test_losses_after_closing_are_written_while_the_process_goes_on(tmp_path):
-    """The ledger on disk says soon what was lost after closing, also where nothing else is called; its file is one."""
+    """Losses after closing are soon in the ledger on disk without any further call, in the same file."""
     run = create_run(tmp_path / "run")
     play(run)
     run.close()
@@ -111,13 +111,13 @@ def test_losses_after_closing_are_written_while_the_process_goes_on(tmp_path):
     play(run)
     assert run.flush() is False
     assert ledger_on_disk(tmp_path / "run").dropped == {"closed": 11}
-    assert ledger_on_disk(tmp_path / "run").written_at == closed_at  # the session is no longer than it was
+    assert ledger_on_disk(tmp_path / "run").written_at == closed_at  # the session has not become longer
     assert len(list((tmp_path / "run/ledger").iterdir())) == 1
     assert open_descriptors(tmp_path) == []
 
 
 def test_losses_at_exit_are_written(tmp_path):
-    """What `atexit` handlers hand in before the run is closed is recorded; what they hand in after it is counted."""
+    """Records of `atexit` handlers before the run is closed are written; those after it are counted."""
     run_program(
         tmp_path,
         """
@@ -132,7 +132,7 @@ def test_losses_at_exit_are_written(tmp_path):
 
 
 def test_losses_of_a_child_are_its_own(tmp_path):
-    """A process that was forked after closing does not touch the ledger of its parent."""
+    """A process that was forked after closing does not touch its parent's ledger."""
     run_program(
         tmp_path,
         """
@@ -156,7 +156,7 @@ def test_losses_of_a_child_are_its_own(tmp_path):
 
 
 def test_disk_that_is_full_from_the_start(tmp_path):
-    """Where not one rollout fits the ledger on disk still counts them, in the room of its first line."""
+    """If not one rollout fits, the ledger on disk still counts them, in the space of its first line."""
     said, _ = run_program(
         tmp_path,
         """
@@ -177,7 +177,7 @@ def test_disk_that_is_full_from_the_start(tmp_path):
 
 
 def test_ledger_that_cannot_be_written_is_written_later(tmp_path):
-    """If the disk takes nothing until the run is closed, that is logged once, and the ledger is written at exit."""
+    """If the ledger cannot be written at closing, one warning is logged, and it is written at exit."""
     create_run(tmp_path / "run").close()
     for file in (tmp_path / "run/ledger").iterdir():
         file.unlink()
@@ -213,7 +213,7 @@ def test_ledger_that_cannot_be_written_is_written_later(tmp_path):
 
 
 def test_slow_disk_does_not_stop_the_loop(tmp_path):
-    """A disk that makes room again and again, each time soon, is waited for within a bound; the rest is counted."""
+    """Callers wait for a slow disk within a bound; further lines are dropped and counted."""
     said, _ = run_program(
         tmp_path,
         """
@@ -254,8 +254,8 @@ def test_slow_disk_does_not_stop_the_loop(tmp_path):
     assert ledger_on_disk(tmp_path / "run").dropped["queue full"] == 1
 
 
-def test_event_loop_never_stands_still(tmp_path):
-    """Inside a running event loop nothing waits for a disk that hangs, however long a caller may wait elsewhere."""
+def test_event_loop_is_never_blocked(tmp_path):
+    """In a running event loop nothing waits for a disk that hangs, however long other callers may wait."""
     run_program(
         tmp_path,
         """
@@ -282,11 +282,11 @@ def test_event_loop_never_stands_still(tmp_path):
     assert ledger.dropped["queue full"] >= 50
 
 
-# A session that is alive
+# An open session
 
 
-def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
-    """A session that is open and idle writes its ledger again and again, from the moment it is opened."""
+def test_idle_session_writes_its_ledger(tmp_path, monkeypatch):
+    """An open, idle session writes its ledger periodically, from the moment it is opened."""
     monkeypatch.setattr(disk_writer, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(disk_writer, "SYNC_SECONDS", 0.01)
     monkeypatch.setattr(disk_thread, "SYNC_SECONDS", 0.01)
@@ -299,6 +299,6 @@ def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
     assert ledger_on_disk(tmp_path / "run").closed
 
 
-def test_idle_ledger_is_younger_than_readers_expect():
-    """Readers take a session for dead whose ledger is older than half a minute; it is written every ten seconds."""
+def test_heartbeat_is_shorter_than_readers_expect():
+    """Readers consider a session dead if its ledger is older than half a minute; it is written every ten seconds."""
     assert disk_writer.HEARTBEAT_SECONDS + disk_writer.SYNC_SECONDS <= 10

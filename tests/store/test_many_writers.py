@@ -1,4 +1,4 @@
-"""Many processes and threads write one run at once, and somebody reads along."""
+"""Many processes and threads write one run at once while another process reads it."""
 
 import subprocess
 import sys
@@ -16,12 +16,12 @@ WRITTEN = [(str(p), str(t), n) for p in range(PROCESSES) for t in range(THREADS)
 
 
 def identity(rollout):
-    """Which process, thread and number wrote it."""
+    """The process, thread and number that wrote it."""
     return *rollout.group.split(), rollout.index
 
 
 def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
-    """Eight processes of four threads write one run while another reads along: each line is there once, and whole."""
+    """Eight processes of four threads write one run while another reads it: each line is there once, and whole."""
     create_run(tmp_path / "run").close()
     followed, over = [], threading.Event()
     follower = open_run(tmp_path / "run")
@@ -53,7 +53,7 @@ def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
 
 
 def assert_sessions_are_apart(path, rollouts):
-    """A session is one process; each writes files of its own, and keeps the order of each of its threads."""
+    """A session is one process; each writes its own files, and keeps the order of each of its threads."""
     sessions = {identity(rollout)[0]: rollout.session for rollout in rollouts}
     assert len(set(sessions.values())) == PROCESSES
     assert all(sessions[identity(rollout)[0]] == rollout.session for rollout in rollouts)
@@ -65,7 +65,7 @@ def assert_sessions_are_apart(path, rollouts):
 
 
 def assert_ledgers_add_up(reader):
-    """Each session's ledger adds up, and together they have everything."""
+    """Each session's ledger adds up, and together they count everything."""
     ledgers = [ledger for ledger in reader.ledgers().values() if ledger.dispatched]
     assert len(ledgers) == PROCESSES
     assert all(ledger.is_balanced and ledger.complete and ledger.closed for ledger in ledgers)

@@ -1,4 +1,4 @@
-"""Files that are not the run's: nothing is written or deleted through a link, and nothing without run.json is a run."""
+"""Files outside the run: nothing is written or deleted through a link, and nothing without run.json is a run."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ def run(tmp_path) -> Path:
 
 
 def moved_out(run: Path, folder: str) -> Path:
-    """Put a folder elsewhere, among files of somebody else's, and a link in its place."""
+    """Moves a folder elsewhere, among other files, and puts a link in its place."""
     elsewhere = run.parent / "elsewhere"
     if (run / folder).exists():
         shutil.move(run / folder, elsewhere)
@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def use(run: Path) -> None:
-    """Everything that reads a run, as far as it gets; the index and the parts are kept however small they are."""
+    """Runs everything that reads a run, ignoring errors; index and parts are written however small they are."""
     for read in (
         lambda: RunReader(run).get("nothing"),
         lambda: [RunReader(run).get(rollout.id) for rollout in RunReader(run).rollouts()],
@@ -86,7 +86,7 @@ def eager(monkeypatch):
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_nothing_is_written_or_deleted_through_a_linked_folder(run, folder):
-    """With any folder of a run being a link, reading and compacting leave what it points to as it is."""
+    """With any folder of a run being a link, reading and compacting do not change its target."""
     elsewhere = moved_out(run, folder)
     before = contents(elsewhere)
     use(run)
@@ -101,7 +101,7 @@ def test_nothing_is_written_or_deleted_through_a_linked_folder(run, folder):
 
 @pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger", "blobs"])
 def test_a_run_with_a_linked_folder_is_not_joined(run, folder):
-    """Joining a run that would write through a link is refused, and says which folder."""
+    """Joining a run that would write through a link is refused, and the error names the folder."""
     elsewhere = moved_out(run, folder)
     before = contents(elsewhere)
     with pytest.raises(StorageError, match=rf"{folder}.*link"):
@@ -111,7 +111,7 @@ def test_a_run_with_a_linked_folder_is_not_joined(run, folder):
 
 @pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger", "blobs"])
 def test_a_folder_that_becomes_a_link_costs_records_and_nothing_else(tmp_path, folder):
-    """A writer whose folder is replaced by a link begins no file behind it, and counts what it could not write."""
+    """A writer whose folder is replaced by a link creates no file behind it, and counts what it could not write."""
     writer = create_run(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / folder)
     elsewhere = moved_out(tmp_path / "run", folder)
@@ -126,7 +126,7 @@ def test_a_folder_that_becomes_a_link_costs_records_and_nothing_else(tmp_path, f
 
 @pytest.mark.usefixtures("eager")
 def test_a_link_to_the_run_itself_is_fine(run, tmp_path):
-    """The run's directory may be reached by a link: it is written to as usual."""
+    """The run's directory itself may be reached through a link."""
     (tmp_path / "link").symlink_to(run)
     with create_run(tmp_path / "link", join=True) as writer:
         record(writer, 9)
@@ -138,7 +138,7 @@ def test_a_link_to_the_run_itself_is_fine(run, tmp_path):
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_linked_files_are_left_alone(run, tmp_path, folder):
-    """A file of a run that is a link is neither followed for writing nor its target deleted."""
+    """A linked file of a run is not written through, and its target is not deleted."""
     compact(run)
     with create_run(run, join=True) as writer:
         record(writer, 9)
@@ -157,7 +157,7 @@ def test_linked_files_are_left_alone(run, tmp_path, folder):
 
 @pytest.mark.usefixtures("eager")
 def test_files_of_others_in_the_cache_stay(run):
-    """Compacting and reading delete files of the cache that have a name of ours, and no others."""
+    """Compacting and reading delete only files of the cache that have Rolltrace's names."""
     use(run)
     names = ("data.parquet", "rollouts.parquet", "ids.index", ".part-mine", ".data.parquet", "notes.txt")
     for name in names:
@@ -169,8 +169,8 @@ def test_files_of_others_in_the_cache_stay(run):
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
-def test_file_whose_name_is_not_text(run, suffix):
-    """It is reported, and every command goes on."""
+def test_file_whose_name_is_not_valid_text(run, suffix):
+    """The file is reported, and every command works."""
     segment = next((run / "rollouts").iterdir())
     (run / "rollouts" / (os.fsdecode(b"\xff") + suffix)).write_bytes(segment.read_bytes())
     with open_run(run) as opened:
@@ -184,8 +184,8 @@ def test_file_whose_name_is_not_text(run, suffix):
     assert compact(run).rows["rollouts"] == 6
 
 
-def test_segments_without_a_ledger_are_not_sealed(run):
-    """Files that look like segments, of a session that the run does not know, are left as they are."""
+def test_segments_without_a_ledger_are_not_compressed(run):
+    """Files that look like segments of a session unknown to the run are left as they are."""
     for number in range(2):
         (run / "rollouts" / f"shard-{number:06d}.jsonl").write_text('{"text": "training data"}\n')
     assert compact(run).compressed > 0
@@ -199,7 +199,7 @@ def test_segments_without_a_ledger_are_not_sealed(run):
     "content", [None, "", "{", "{}", '{"name": "of another tool"}', '{"v": 2, "id": "x"}', '{"v": 1}', '{"v": 99}']
 )
 def test_nothing_is_a_run_without_a_valid_run_file(run, content):
-    """Without a run.json that can be read nothing is opened, compacted or joined, and the error says what to do."""
+    """Without a valid run.json nothing is opened, compacted or joined, and the error says what to do."""
     (run / "run.json").unlink()
     if content is not None:
         (run / "run.json").write_text(content)
@@ -213,8 +213,8 @@ def test_nothing_is_a_run_without_a_valid_run_file(run, content):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_a_directory_of_training_shards_is_no_run(tmp_path):
-    """A foreign directory with rollouts/*.jsonl is neither listed nor touched."""
+def test_a_directory_of_training_shards_is_not_a_run(tmp_path):
+    """A foreign directory with rollouts/*.jsonl is neither listed nor changed."""
     shards = tmp_path / "data" / "rollouts"
     shards.mkdir(parents=True)
     for number in range(3):
@@ -229,7 +229,7 @@ def test_a_directory_of_training_shards_is_no_run(tmp_path):
 
 
 def test_a_listing_names_what_it_cannot_read(run):
-    """A directory whose run.json is damaged is not among the runs; the listing says so."""
+    """A directory with a damaged run.json is not among the runs; the listing reports it."""
     (run / "run.json").write_text("{")
     listing = list_runs(run.parent)
     assert (listing.runs, listing.total) == ((), 0)

@@ -1,4 +1,4 @@
-"""Runs in an object store, over a real S3 server: reading them, and what goes wrong."""
+"""Runs in an object store, over a real S3 server: reading them, and errors."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def invoke(*words: str) -> str:
 
 
 def test_addresses_are_paths():
-    """An address keeps its form when it is joined or read from a path, and does not depend on the directory."""
+    """An address keeps its form when it is joined or read from a path, and ignores the current directory."""
     run = as_path(Path("s3://bucket/runs")) / "one"
     assert (str(run), run.name, str(run.resolve()), run.bucket, run.key) == (
         "s3://bucket/runs/one", "one", "s3://bucket/runs/one", "s3://bucket", "runs/one",
@@ -47,14 +47,14 @@ def test_addresses_are_paths():
 @pytest.mark.parametrize(
     "url", ["s3:///runs/x", "S3://bucket/run", Path("file:///runs/x"), "gcs://bucket/run", "s3://"]
 )
-def test_other_urls_are_no_paths(url):
-    """A run is not recorded in a directory named `s3:` because the bucket, or the right scheme, is missing."""
+def test_invalid_addresses_are_refused(url):
+    """An address without a bucket or with an unknown scheme is refused, and does not become a directory named `s3:`."""
     with pytest.raises(InputError, match="Expected a path, or an address such as s3://bucket/run"):
         as_path(url)
 
 
 def test_without_the_extra_a_command_says_what_to_install(monkeypatch):
-    """Without the package, the error is one line with what to install."""
+    """Without the package, the error is one line that says what to install."""
     monkeypatch.setitem(sys.modules, "obstore", None)
     object_files.forget_connections()
     for words in (["summary"], ["query"], ["show"], ["ls"], ["check"], ["view"], ["run", "arithmetic", "--out"]):
@@ -79,7 +79,7 @@ def test_without_the_extra_a_command_says_what_to_install(monkeypatch):
     ids=lambda words: words[0],
 )
 def test_commands_read_an_address(store, tmp_path, words):
-    """A command answers about an address as about the directory with the same files."""
+    """A command gives the same output for an address as for a directory with the same files."""
     record(tmp_path / "one", 10)
     address = store.upload(tmp_path / "one", f"same/{words[0]}-{len(words)}/one")
 
@@ -94,7 +94,7 @@ def test_commands_read_an_address(store, tmp_path, words):
 
 
 def test_several_runs_are_one_and_a_folder_is_listed(store, tmp_path):
-    """A folder of an object store is opened as all of its runs, and `ls` finds runs below it."""
+    """A folder of an object store is opened as all of its runs, and `ls` finds the runs below it."""
     for name in ("a", "b"):
         record(tmp_path / name, 4)
         store.upload(tmp_path / name, f"many/{name}")
@@ -105,7 +105,7 @@ def test_several_runs_are_one_and_a_folder_is_listed(store, tmp_path):
     assert names == {"a", "b", "below/c"}
 
 
-def test_many_runs_are_listed_at_once(store, tmp_path):
+def test_many_runs_are_listed_concurrently(store, tmp_path):
     """A statement over many runs lists each folder once, many at a time, and a pattern opens some of the runs."""
     for name in ("a-0", "a-1", "a-2", "b-0"):
         record(tmp_path / name, 4)
@@ -127,7 +127,7 @@ def test_many_runs_are_listed_at_once(store, tmp_path):
 
 
 def test_a_growing_run_is_followed(store, tmp_path, monkeypatch):
-    """What is uploaded after a run was opened is read by the next statement, and changes its revision."""
+    """Files that are uploaded after a run was opened are read by the next statement, and change its revision."""
     monkeypatch.setattr(object_files, "LISTING_SECONDS", 0.0)
     record(tmp_path / "one", 3)
     address = store.upload(tmp_path / "one", "growing/one")
@@ -167,7 +167,7 @@ def test_a_file_that_is_read_through_costs_few_requests(store):
 
 
 def test_listings_are_reused(store, tmp_path):
-    """Several questions at one moment list a folder once."""
+    """Several calls within a short time list a folder once."""
     record(tmp_path / "one", 3)
     address = store.upload(tmp_path / "one", "listed/one")
     files = ObjectFiles(address)
@@ -178,7 +178,7 @@ def test_listings_are_reused(store, tmp_path):
 
 
 def test_a_ledger_that_was_replaced_since_the_listing_is_read(store, monkeypatch):
-    """A ledger is replaced by a longer or shorter one, and read whole although the listing has another size."""
+    """A ledger that was replaced is read whole, although the listing has another size."""
     monkeypatch.setattr(object_files, "LISTING_SECONDS", 60.0)
     address = f"s3://{BUCKET}/replaced/one"
     record(address, 3)
@@ -195,7 +195,7 @@ def test_a_ledger_that_was_replaced_since_the_listing_is_read(store, monkeypatch
 
 
 def test_an_object_of_the_same_size_and_second_is_another_one(store):
-    """The time of an object has whole seconds, so its tag tells whether it was replaced."""
+    """The time of an object has whole seconds, so its tag shows whether it was replaced."""
     files = ObjectFiles(f"s3://{BUCKET}/tags/one")
     entries = []
     for data in (b"one", b"two"):
@@ -207,7 +207,7 @@ def test_an_object_of_the_same_size_and_second_is_another_one(store):
 
 @pytest.mark.parametrize("fault", ["500", "lost", "partial", "slow"])
 def test_faults_of_the_network_change_no_answer(store, tmp_path, fault):
-    """A server that fails every third time gives the same rows: requests are repeated."""
+    """A server that fails every third request gives the same rows, because requests are retried."""
     record(tmp_path / "one", 20, text="words " * 2_000)
     address = store.upload(tmp_path / "one", f"faulty/{fault}")
     store.fault = lambda method, path, number: fault if number % 3 == 1 else ""
@@ -218,8 +218,8 @@ def test_faults_of_the_network_change_no_answer(store, tmp_path, fault):
         assert len(list(run.rollouts())) == 20
 
 
-def test_what_is_wrong_is_said(store, tmp_path, monkeypatch):
-    """A missing run, bucket or right, and a server that cannot be reached are each one clear error, soon."""
+def test_errors_of_the_store_are_clear(store, tmp_path, monkeypatch):
+    """A missing run, bucket or permission, and an unreachable server, each give one clear error soon."""
     with pytest.raises(RunNotFoundError, match=rf"Expected a run at s3://{BUCKET}/nothing, .* got nothing"):
         open_run(f"s3://{BUCKET}/nothing")
     with pytest.raises(StorageError, match="Cannot read s3://other-bucket/run: there is no bucket s3://other-bucket"):
@@ -248,7 +248,7 @@ def test_what_is_wrong_is_said(store, tmp_path, monkeypatch):
 
 
 def test_a_forked_process_is_refused(store, tmp_path, monkeypatch):
-    """The client would hang in a forked process, so its use there is an error."""
+    """The client would hang in a forked process, so its use there is refused."""
     monkeypatch.setattr(object_files, "_is_forked", True)
     with pytest.raises(StorageError, match="forked: start processes with `spawn`"):
         open_run(f"s3://{BUCKET}/any")

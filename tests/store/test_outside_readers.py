@@ -1,4 +1,4 @@
-"""DuckDB, Polars and pandas read closed and sealed segments with the code that `docs/format.md` shows."""
+"""DuckDB, Polars and pandas read plain and compressed segments with the code that `docs/format.md` shows."""
 
 import json
 import math
@@ -31,7 +31,7 @@ LATE = 21_000
 
 
 def short_line():
-    """A line without anything in it, for there are many."""
+    """A minimal line, since there are many."""
     return (
         RolloutBuilder(rollout_builders.header(id="r1", task="17", policy_version=7))
         .encode(rollout_builders.outcome(reward=None, reward_so_far=0.0, status=Status.ERROR))
@@ -40,7 +40,7 @@ def short_line():
 
 
 def line(number, *, reward=1.0, metrics=None, reward_data=None, free_form=None, arguments="{}", **header):
-    """One line, with what is free-form the same everywhere."""
+    """One line; its free-form fields are the same everywhere."""
     free_form = free_form or {}
     rollout_builder = RolloutBuilder(
         rollout_builders.header(**{"id": f"r{number}", "task": "17", "task_data": free_form, **header})
@@ -57,7 +57,7 @@ def line(number, *, reward=1.0, metrics=None, reward_data=None, free_form=None, 
 
 
 def many_lines():
-    """Very many lines without a reward or a key anywhere, and then lines with everything."""
+    """Very many lines without rewards or map keys, and then lines with everything."""
     yield line(0, reward=None)
     yield from [short_line()] * (LATE - 1)
     yield line(
@@ -78,7 +78,7 @@ def many_lines():
 
 @pytest.fixture(scope="module")
 def segments(tmp_path_factory):
-    """The same lines in two segments, plain and sealed."""
+    """The same lines in two segments, plain and compressed."""
     folders = {form: tmp_path_factory.mktemp(form) for form in ("plain", "sealed")}
     lines = list(many_lines())
     (folders["plain"] / "session-000000.jsonl").write_bytes(b"".join(lines[:-1]))
@@ -93,7 +93,7 @@ def segments(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["plain", "sealed"])
 def shown(request, segments):
-    """What the document's programs make of the segments."""
+    """The tables that the document's programs read from the segments."""
     defined = {"segments": segments[request.param]}
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     assert len(blocks) == 5
@@ -109,7 +109,7 @@ def truth():
 
 
 def same(found, expected):
-    """Equal, with NaN equal to itself and zeros told apart."""
+    """Equal, with NaN equal to itself and zeros told apart by sign."""
     return repr(found) == repr(expected)
 
 
@@ -124,7 +124,7 @@ def times(values):
 
 
 def test_duckdb_reads_every_column(shown, truth):
-    """Scalars come typed, maps as maps of floats, free-form as the JSON that was written."""
+    """Scalars are typed, maps are maps of floats, and free-form fields are the JSON that was written."""
     relation = shown["rollouts"]
     assert [str(kind) for kind in relation.types] == [
         kind.replace("TIMESTAMPTZ", "TIMESTAMP WITH TIME ZONE") for kind in shown["COLUMNS"].values()
@@ -153,7 +153,7 @@ def test_duckdb_reads_every_column(shown, truth):
 
 
 def test_duckdb_takes_steps_apart(shown):
-    """The maps of a step are typed too, and a key that first appears late is there."""
+    """The maps of a step are typed too, and a key that first appears late is found."""
     assert shown["by_part"] == [(1.0, math.inf)]
     [(iteration, _, late)] = shown["by_iteration"]
     assert iteration == 0
@@ -167,7 +167,7 @@ def test_duckdb_takes_steps_apart(shown):
 
 
 def test_polars_reads_every_column(shown, truth):
-    """Scalars come typed, everything else as the text of the JSON that was written."""
+    """Scalars are typed, everything else is the text of the JSON that was written."""
     names = [*Rollout.__struct_encode_fields__, "crc"]
     # Each column is looked up in every line: a few lines at the end are enough for all forty.
     lazy = polars.scan_lines(shown["segments"]).tail(4).select(shown["column"](name) for name in names)
@@ -191,7 +191,7 @@ def test_polars_reads_every_column(shown, truth):
 
 
 def test_polars_finds_a_late_key(shown, truth):
-    """The whole of all segments is read, and a key that first appears late is there."""
+    """All segments are read whole, and a key that first appears late is found."""
     frame = shown["frame"]
     assert frame.height == LATE + 3
     assert frame["id"].to_list() == [row["id"] for row in truth]
@@ -201,7 +201,7 @@ def test_polars_finds_a_late_key(shown, truth):
 
 
 def test_pandas_reads_every_column(shown, truth):
-    """Scalars come typed and exact, everything else as dicts and lists."""
+    """Scalars are typed and exact, everything else is dicts and lists."""
     frame = shown["table"]
     assert list(frame.columns) == [*Rollout.__struct_encode_fields__, "crc"]
     kinds = {
@@ -227,7 +227,7 @@ def test_pandas_reads_every_column(shown, truth):
 
 
 def test_the_table_names_the_types_of_the_programs(shown):
-    """The table of columns says what the programs do."""
+    """The table of columns agrees with the programs."""
     rows = [
         [cell.strip(" `") for cell in row.strip("|").split("|")]
         for row in re.findall(r"^\| `.*$", DOCUMENT, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A pipe where a file should be makes nobody wait: whoever opened it would wait for a writer for ever."""
+"""A pipe in place of a file is never opened, since that would block until a writer comes."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ _SECONDS = 120
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """A run of one rollout; a test that waits is ended."""
+    """A run of one rollout; an alarm fails a test that blocks."""
     with create_run(tmp_path / "run") as writer, writer.rollout(env="e", task="t", group="g", index=0) as rollout:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
         rollout.step([{"role": "user", "content": [picture]}], "r", 1.0)
@@ -35,8 +35,8 @@ def run(tmp_path: Path):
     signal.signal(signal.SIGALRM, before)
 
 
-def instead(path: Path) -> Path:
-    """Put a pipe in the place of a file."""
+def replace_by_pipe(path: Path) -> Path:
+    """Replaces a file by a pipe."""
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
@@ -47,8 +47,8 @@ def instead(path: Path) -> Path:
     "name", ["ledger/zz.jsonl", "rollouts/zz-000000.jsonl", "rollouts/zz-000000.jsonl.zst", "scores/zz-000000.jsonl"]
 )
 def test_pipe_among_the_files(run, name):
-    """It is told of as what it is; all else is read."""
-    instead(run / name)
+    """A pipe is reported as not being a regular file; everything else is read."""
+    replace_by_pipe(run / name)
     with RunReader(run) as reader:
         [rollout] = reader.rollouts()
         assert list(reader.scores()) == []
@@ -60,20 +60,20 @@ def test_pipe_among_the_files(run, name):
 
 
 def test_pipe_for_run_json(run):
-    """Without a file of that name it is no run, and nothing waits for the pipe."""
-    instead(run / "run.json")
+    """A directory with a pipe as run.json is no run, and nothing blocks."""
+    replace_by_pipe(run / "run.json")
     with pytest.raises(RunNotFoundError, match=r"run\.json"):
         RunReader(run)
     assert list_runs(run.parent).runs == ()
 
 
 def test_pipe_for_an_index(run):
-    """An index by id that is not a file is skipped, and left where it is."""
+    """An id index that is not a file is skipped and left in place."""
     compact(run)
     [path] = run.glob("cache/*/ids.index")
-    pipe = instead(path)
+    pipe = replace_by_pipe(path)
     [rollout] = RunReader(run).rollouts()
-    # In a process of its own: a signal does not reach one that waits inside a library.
+    # In a process of its own: a signal does not interrupt a wait inside a library.
     program = (
         "import sys; from rolltrace.store.reader import RunReader; print(RunReader(sys.argv[1]).get(sys.argv[2]).id)"
     )
@@ -85,9 +85,9 @@ def test_pipe_for_an_index(run):
 
 
 def test_pipe_for_a_blob(run):
-    """A blob that is no file is not there."""
+    """A blob that is not a regular file counts as missing."""
     (blob,) = (run / "blobs").iterdir()
-    instead(blob)
+    replace_by_pipe(blob)
     with pytest.raises(RecordError, match="Expected a regular file"):
         RunReader(run).blob(blob.name)
     assert [result.audit for result in check_run(run).with_findings] == ["missing_blobs"]
@@ -95,7 +95,7 @@ def test_pipe_for_a_blob(run):
 
 @pytest.mark.parametrize("strange", ["pipe", "directory", "loop", "nowhere"])
 def test_strange_run_json_costs_no_other_run(run, strange):
-    """A directory with something else of that name is no run; those that are are listed, also those in it."""
+    """A directory whose run.json is not a file is no run; other runs are listed, also those inside it."""
     place = run.parent / "strange" / "run.json"
     place.parent.mkdir()
     if strange == "pipe":

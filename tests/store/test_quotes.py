@@ -1,4 +1,4 @@
-"""Runs store the text that graders quote once, and every reader of a run gets all of it."""
+"""The text that graders quote is stored once, and every reader of a run gets all of it."""
 
 import json
 import re
@@ -29,12 +29,12 @@ CRITERIA = (Criterion("It is right in what it says, from start to end."), Criter
 
 
 def answer(index):
-    """A long answer that nobody else gives."""
+    """A long answer, different for each index."""
     return " ".join(f"Sentence {number} of answer {index} says something new, at some length." for number in range(120))
 
 
 class OwnGrader(Grader):
-    """A user's grader, which puts the answer into a prompt of its own making."""
+    """A user's grader, which puts the answer into its own prompt."""
 
     async def grade(self, rollout):
         said = rollout.steps[-1].trace.policy_response.content
@@ -51,7 +51,7 @@ GRADERS = {
 
 
 async def play(path, kind, size=4, **recording):
-    """Play a group with a grader; every prompt that the grader was sent, in order."""
+    """Plays a group with a grader; returns every prompt that the grader was sent, in order."""
     sent = []
 
     def reply(request):
@@ -81,7 +81,7 @@ def all_bytes(path):
 
 
 def texts(calls):
-    """What calls asked, in any order: those of one group are made at the same time."""
+    """The texts of calls, sorted: those of one group are made concurrently."""
     return sorted("\0".join(message.content for message in call.prompt) for call in calls)
 
 
@@ -103,15 +103,15 @@ async def test_an_answer_is_on_disk_once(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", GRADERS)
-async def test_in_memory_there_is_all_text(kind):
-    """What is not written to a run is whole, too."""
+async def test_calls_in_memory_are_whole(kind):
+    """Records in a memory sink have the whole text too."""
     sent, sink = await play(None, kind)
     expected = sorted("\0".join(message.content for message in prompt) for prompt in sent)
     assert texts(call for record in (*sink.rollouts, *sink.scores) for call in record.calls) == expected
 
 
 async def test_a_run_that_is_followed_gives_whole_scores(tmp_path):
-    """Following a run puts quotes back as reading it does."""
+    """Following a run restores quotes as reading it does."""
     sent, _ = await play(tmp_path / "run", "tournament")
 
     class Over:
@@ -127,7 +127,7 @@ async def test_a_run_that_is_followed_gives_whole_scores(tmp_path):
 
 
 async def test_a_rollout_that_is_missing_leaves_a_placeholder(tmp_path):
-    """Where a quoted line is gone or damaged, the rest of the prompt is there and says what is missing."""
+    """If a quoted line is missing or damaged, the rest of the prompt is returned with a placeholder."""
     path = tmp_path / "run"
     await play(path, "tournament")
     [file] = (path / "rollouts").iterdir()
@@ -149,7 +149,7 @@ async def test_a_rollout_that_is_missing_leaves_a_placeholder(tmp_path):
 
 @pytest.mark.parametrize("kind", GRADERS)
 async def test_calls_can_be_left_out(tmp_path, kind):
-    """Without calls, rewards and grades are recorded all the same."""
+    """With `calls=False`, rewards and grades are still recorded."""
     path = tmp_path / "run"
     await play(path, kind, calls=False)
     assert b"Verdict" not in all_bytes(path)
@@ -159,7 +159,7 @@ async def test_calls_can_be_left_out(tmp_path, kind):
 
 
 async def test_the_environment_can_leave_calls_out(tmp_path, monkeypatch):
-    """So can a variable."""
+    """`ROLLTRACE_TRACE_CALLS=0` leaves calls out."""
     monkeypatch.setenv("ROLLTRACE_TRACE_CALLS", "0")
     await play(tmp_path / "run", "rubric")
     assert b"Verdict" not in all_bytes(tmp_path / "run")
@@ -167,7 +167,7 @@ async def test_the_environment_can_leave_calls_out(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", GRADERS)
 async def test_numbers_keep_no_text_of_calls(tmp_path, kind):
-    """Of each message of a call length and hash are left, as of any other."""
+    """At level `numbers`, each message of a call is recorded as length and hash, like any other."""
     path = tmp_path / "run"
     sent, _ = await play(path, kind, level="numbers")
     assert b"Sentence" not in all_bytes(path)
@@ -193,7 +193,7 @@ class Counting:
 
 
 def marking(value):
-    """Marks whole messages: what is quoted in a prompt is then no longer what a message holds."""
+    """Marks whole messages, so that a quote in a prompt is no longer the text of a message."""
     return Message(value.role, f"[{value.content}]") if isinstance(value, Message) else value
 
 
@@ -203,12 +203,12 @@ def hiding(value):
 
 
 def only_users(value):
-    """Redacts calls and not what they quote, or the other way round."""
+    """Redacts messages of users and no others, so that a quote and its source differ."""
     return Message("user", "gone") if isinstance(value, Message) and value.role == "user" else value
 
 
 def shifting(value):
-    """Moves all text by some characters."""
+    """Shifts all text by some characters."""
     return Message(value.role, value.content[3:] + "xyz") if isinstance(value, Message) else value
 
 
@@ -223,7 +223,7 @@ def identity(value):
     st.sampled_from([marking, hiding, only_users, shifting, identity]),
 )
 def test_redaction_is_exact(tmp_path_factory, data, conversations, redact):
-    """For any redact function, a reader gets what the function made of each message that was sent."""
+    """For any redact function, a reader gets its result for each message that was sent."""
     everything = [message for conversation in conversations for message in conversation]
     calls, own = data.draw(quoting.calls(everything)), data.draw(quoting.calls(conversations[0]))
     path = tmp_path_factory.mktemp("redacted") / "run"
@@ -238,8 +238,8 @@ def test_redaction_is_exact(tmp_path_factory, data, conversations, redact):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(st.data(), quoting.CONVERSATIONS)
-def test_a_redaction_that_changes_its_mind_is_exact(tmp_path_factory, data, conversation):
-    """What a function returned for the calls is read, also where it returned something else for the messages."""
+def test_an_inconsistent_redaction_is_exact(tmp_path_factory, data, conversation):
+    """The function's result for a call is read, also if it returned something else for the quoted message."""
     calls = data.draw(quoting.calls(conversation))
     path = tmp_path_factory.mktemp("redacted") / "run"
     redact = Counting()
@@ -251,7 +251,7 @@ def test_a_redaction_that_changes_its_mind_is_exact(tmp_path_factory, data, conv
 
 
 async def test_no_secret_survives_through_a_quote(tmp_path):
-    """A secret that is redacted in a message is in no call that quotes the message, on disk or when it is read."""
+    """A secret that is redacted in a message is in no call that quotes it, on disk or when read."""
 
     def redact(value):
         if isinstance(value, Message):

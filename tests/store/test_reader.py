@@ -1,4 +1,4 @@
-"""Reading a run: whatever is whole, and a report of what is not."""
+"""Reading a run: everything intact, and a report of everything else."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ def test_order_is_stable(run):
 
 
 def test_no_run_says_what_was_expected(tmp_path):
-    """A place without a run is named, with what a run looks like."""
+    """The error names a place without a run, and says what a run looks like."""
     with pytest.raises(RunNotFoundError, match=r"run\.json, got nothing"):
         RunReader(tmp_path / "nowhere")
     with pytest.raises(RunNotFoundError, match="got a directory without it"):
@@ -52,7 +52,7 @@ def test_no_run_says_what_was_expected(tmp_path):
 
 
 def test_torn_tail_costs_only_itself(run):
-    """Half a last line is a problem, reported once however often it is met."""
+    """Half a last line is a problem, reported once however often it is read."""
     path, file = run
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
@@ -66,7 +66,7 @@ def test_torn_tail_costs_only_itself(run):
 
 @pytest.mark.parametrize("damage", [b"\x00\xff\xfe", b"not json", b"", b"{}", b'{"v":2,"crc":"00000000"}'])
 def test_damaged_line_costs_only_itself(run, damage):
-    """Whatever a line was overwritten with, the others are read and the damage is named by file and byte."""
+    """Whatever a line was overwritten with, the others are read, and the damage is reported by file and byte."""
     path, file = run
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + damage + b"\n" + lines[2])
@@ -77,7 +77,7 @@ def test_damaged_line_costs_only_itself(run, damage):
 
 
 def test_flipped_bit_is_found(run):
-    """A changed byte inside a line that is still JSON is found by the checksum."""
+    """A changed byte inside a line that is still valid JSON is found by the checksum."""
     path, file = run
     file.write_bytes(file.read_bytes().replace(b'"1 + 1?"', b'"1 + 2?"', 1))
     reader = RunReader(path)
@@ -86,7 +86,7 @@ def test_flipped_bit_is_found(run):
 
 
 def test_newer_line_is_refused_by_name(run):
-    """A line of a newer version is a problem that says so; older ones beside it are read."""
+    """The problem of a line of a newer version names the version; older lines beside it are read."""
     path, file = run
     with file.open("ab") as stream:
         stream.write(add_checksum(b'{"v":99,"id":"x"}'))
@@ -106,7 +106,7 @@ def test_strange_files_are_named(run):
 
 
 def test_get_finds_by_id(run):
-    """A rollout is found by its id; an unknown one is named."""
+    """A rollout is found by its id; the error names an unknown id."""
     path, _ = run
     reader = RunReader(path)
     wanted = list(reader.rollouts())[1]
@@ -116,7 +116,7 @@ def test_get_finds_by_id(run):
 
 
 def test_blob_names_are_digests(run):
-    """No path is followed, and bytes that are not those of the name are refused."""
+    """A blob name that is a path is not followed, and bytes with another digest are refused."""
     path, _ = run
     reader = RunReader(path)
     name = "sha256-" + "0" * 64
@@ -130,8 +130,8 @@ def test_blob_names_are_digests(run):
         reader.blob("sha256-" + "1" * 64)
 
 
-def test_the_reader_gives_lines_as_they_are(tmp_path, make_line, make_score):
-    """The raw reader knows nothing of late scores: a rollout's reward is its line's, and it has no scores."""
+def test_the_reader_returns_lines_unchanged(tmp_path, make_line, make_score):
+    """The raw reader ignores late scores: a rollout's reward is its line's, and it has no scores."""
     with create_run(tmp_path / "run") as writer:
         line = make_line(writer, reward=None)
         line.record()
@@ -142,14 +142,14 @@ def test_the_reader_gives_lines_as_they_are(tmp_path, make_line, make_score):
 
 
 def test_records_are_plain_json(run):
-    """A segment can be read with nothing but a JSON parser."""
+    """A segment can be read with a plain JSON parser."""
     _, file = run
     first = json.loads(file.read_text().splitlines()[0])
     assert (first["v"], first["env"], first["reward"]) == (2, "arithmetic", 1.0)
 
 
-def test_place_gives_its_line(run):
-    """A line is read by its place, before and after its segment is sealed."""
+def test_location_gives_its_line(run):
+    """A line is read by its location, before and after its segment is compressed."""
     path, file = run
     reader = RunReader(path)
     found = list(reader.cursor("rollouts").read())
@@ -167,8 +167,8 @@ def test_place_gives_its_line(run):
         LineLocation("", 0, 5),
     ],
 )  # fmt: skip
-def test_place_without_a_line_is_refused(run, place):
-    """Bytes that are no line are not returned as one."""
+def test_location_without_a_line_is_refused(run, place):
+    """Bytes that are not a line are not returned as one."""
     path, file = run
     for _ in range(2):
         with pytest.raises(RecordError, match="Expected a line"):
@@ -177,8 +177,8 @@ def test_place_without_a_line_is_refused(run, place):
             compress_segment(file)
 
 
-def test_sound_line_that_is_no_rollout_is_named(run):
-    """A line with the right checksum that is no rollout is a problem, and asking for it says what is wrong."""
+def test_valid_line_that_is_no_rollout_is_reported(run):
+    """A line with a right checksum that is no rollout is a problem, and `get` says what is wrong."""
     path, file = run
     end = file.stat().st_size
     with file.open("ab") as stream:
@@ -210,7 +210,7 @@ def test_ledgers_are_the_last_of_each_session(run):
 
 
 def test_ledgers_are_read_from_the_end(run, monkeypatch):
-    """A session that wrote very many lines costs no more than its last."""
+    """A ledger with very many lines costs no more to read than its last line."""
     path, _ = run
     with segment(path, "s", "ledger").open("wb") as file:
         file.writelines(ledger_line(recorded=number) for number in range(3000))
@@ -236,8 +236,8 @@ def test_ledgers_are_read_from_the_end(run, monkeypatch):
         (add_checksum(b'{"v":1,"run":"r"}'), ReadErrorKind.INVALID),
     ],
 )  # fmt: skip
-def test_last_sound_ledger_counts(run, tail, kind):
-    """What is wrong at the end of a ledger is told, and the line before it counts."""
+def test_last_valid_ledger_counts(run, tail, kind):
+    """Damage at the end of a ledger is reported, and the line before it counts."""
     path, _ = run
     file = segment(path, "s", "ledger")
     file.write_bytes(ledger_line(recorded=1) + ledger_line(recorded=2) + tail)
@@ -250,8 +250,8 @@ def test_last_sound_ledger_counts(run, tail, kind):
     assert RunReader(path).ledgers() == {}
 
 
-def test_ledger_behind_a_bad_place_is_found(run, monkeypatch):
-    """Where the disk cannot read the end of a ledger, what is before that counts."""
+def test_ledger_before_unreadable_bytes_is_found(run, monkeypatch):
+    """If the end of a ledger cannot be read, the last readable line counts."""
     path, _ = run
     file = segment(path, "s", "ledger")
     with file.open("wb") as stream:
@@ -271,11 +271,11 @@ def test_ledger_behind_a_bad_place_is_found(run, monkeypatch):
     assert {problem.kind for problem in reader.read_errors} == {ReadErrorKind.UNREADABLE}
 
 
-# What is wrong has a kind
+# Problems have a kind
 
 
-def test_problems_say_what_is_wrong(run):
-    """A reader of problems need not read their words."""
+def test_problems_have_a_kind(run):
+    """Each problem has a kind, so that its message need not be parsed."""
     path, file = run
     line = rollout_line("r9")
     with file.open("ab") as stream:
@@ -294,12 +294,12 @@ def test_problems_say_what_is_wrong(run):
     ]  # fmt: skip
 
 
-# A disk that gives no answer
+# Transient errors of the disk
 
 
 @pytest.fixture
 def stale(monkeypatch):
-    """Makes reading segments fail so many times, with an error that passes."""
+    """Makes reading segments fail a given number of times with a transient error."""
     left = [0]
     real = os.pread
 
@@ -314,8 +314,8 @@ def stale(monkeypatch):
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_passing_error_is_no_missing_rollout(run, stale, sealed):
-    """A disk that does not answer is named as that; when it answers again the rollout is there."""
+def test_transient_error_is_not_a_missing_rollout(run, stale, sealed):
+    """A disk error is raised as StorageError; once the disk answers, the rollout is found."""
     path, file = run
     if sealed:
         compress_segment(file)
@@ -328,8 +328,8 @@ def test_passing_error_is_no_missing_rollout(run, stale, sealed):
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_passing_error_costs_nothing_when_it_has_passed(run, stale, sealed):
-    """What could not be read is told, is read the next time, and is then no problem any more."""
+def test_transient_error_is_forgotten_once_it_has_passed(run, stale, sealed):
+    """Lines that could not be read are reported, are read the next time, and are then no problem."""
     path, file = run
     if sealed:
         compress_segment(file)
@@ -345,8 +345,8 @@ def test_passing_error_costs_nothing_when_it_has_passed(run, stale, sealed):
     assert reader.read_errors == ()
 
 
-def test_errors_of_a_disk_go_away_together(run, monkeypatch):
-    """A file that failed to open in several ways has no errors once it can be opened."""
+def test_errors_of_one_file_are_forgotten_together(run, monkeypatch):
+    """A file that failed to open in several ways has no problems once it can be opened."""
     path, _ = run
     reader = RunReader(path)
     for number in (errno.ESTALE, errno.EMFILE):
@@ -359,8 +359,8 @@ def test_errors_of_a_disk_go_away_together(run, monkeypatch):
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_damaged_line_is_named_when_it_is_asked_for(run, sealed):
-    """A rollout that was there and is damaged is no unknown one: the error says where it was."""
+def test_damaged_line_is_named_by_get(run, sealed):
+    """A rollout whose line is damaged is not reported as unknown: the error says where it was."""
     path, file = run
     reader = RunReader(path)
     assert reader.get("r1").id == "r1"
@@ -379,7 +379,7 @@ def test_damaged_line_is_named_when_it_is_asked_for(run, sealed):
 
 
 def test_reader_has_no_file_open(tmp_path):
-    """A reader that finds a rollout has no file open afterwards, and goes on when it was closed."""
+    """A reader has no open file after a lookup, and works again after `close`."""
     path = make_run(tmp_path / "run")
     segment(path).write_bytes(b"".join(rollout_line(f"r{index}") for index in range(20)))
     with RunReader(path) as reader:
@@ -392,7 +392,7 @@ def test_reader_has_no_file_open(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads, which is the point
 def test_reader_after_fork(run, monkeypatch):
-    """A child that was forked while a thread of its parent searched is not stuck, and finds everything."""
+    """A child that was forked during a lookup in another thread does not hang, and finds everything."""
     path, _ = run
     reader = RunReader(path)
     searching, goes_on, pread = threading.Event(), threading.Event(), os.pread
@@ -409,7 +409,7 @@ def test_reader_after_fork(run, monkeypatch):
     searching.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # a child that is stuck ends all the same
+        signal.alarm(30)  # a child that hangs is ended all the same
         status = 1
         try:
             status = 0 if [reader.get(f"r{index}").index for index in range(3)] == [0, 1, 2] else 1

@@ -1,4 +1,4 @@
-"""Recording a loop that is not ours: three lines, right under every mutation, and nothing raises into the loop."""
+"""Recording a foreign loop: three lines of code, right under every mutation, and nothing raises into the loop."""
 
 import asyncio
 import copy
@@ -28,14 +28,14 @@ WHICH = {"env": "gsm8k", "task": "17", "group": "17", "index": 0}
 
 @pytest.fixture(scope="module")
 def shared_run(tmp_path_factory):
-    """One run for the many examples of a law."""
+    """One run for the many examples of a property."""
     with create_run(tmp_path_factory.mktemp("shared") / "run") as writer:
         yield writer
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that is being written."""
+    """A run that is open for writing."""
     with create_run(tmp_path / "run") as writer:
         yield writer
 
@@ -50,7 +50,7 @@ def recorded(run):
 
 
 def of_id(run, rollout):
-    """One rollout, when it is safe."""
+    """One rollout, after a flush."""
     assert run.flush()
     reader = RunReader(run.path)
     record = reader.get(rollout)
@@ -59,7 +59,7 @@ def of_id(run, rollout):
 
 
 def test_three_lines(tmp_path):
-    """The loop of the design: a run, a rollout, a step; then a score, a flush, and the rollout is there."""
+    """The loop of the design: a run, a rollout, a step; then a score, a flush, and the rollout can be read."""
     messages, reply = [{"role": "user", "content": "2 + 2?"}], {"role": "assistant", "content": "4"}
     with rolltrace.create_run(tmp_path / "gsm8k", config={"lr": 0.1}) as run:
         with run.rollout(env="gsm8k", task="17", group="17", index=0, iteration=4, policy_version=12) as r:
@@ -79,7 +79,7 @@ def test_three_lines(tmp_path):
 
 
 def test_exception_is_recorded_and_raised_again(run):
-    """A block that raises is a failed rollout, with the steps until then and the very exception."""
+    """A block that raises is a failed rollout with the steps so far, and the same exception propagates."""
     error = ValueError("no such tool")
     with pytest.raises(ValueError, match="no such tool") as caught:  # noqa: PT012, SIM117 - the block is what is tested
         with run.rollout(**WHICH) as r:
@@ -94,7 +94,7 @@ def test_exception_is_recorded_and_raised_again(run):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, SystemExit, GeneratorExit])
 def test_cancelled_block_is_recorded_as_cancelled(run, error):
-    """What stops a program is no failure of the rollout; it is raised again."""
+    """An exception that stops a program is not a failure of the rollout; it is raised again."""
     with pytest.raises(error):  # noqa: PT012, SIM117 - the block is what is tested
         with run.rollout(**WHICH) as r:
             r.send(QUESTION)
@@ -110,7 +110,7 @@ def test_cancelled_block_is_recorded_as_cancelled(run, error):
 
 
 def test_pending_reward_comes_as_a_score(run):
-    """A rollout whose total is not known yet says so; the total is a score named reward."""
+    """A rollout with a pending reward says so; its total comes as a score named reward."""
     r = run.rollout(**WHICH)
     r.step(QUESTION, "4", 0.25)
     r.end("max_turns", stopped_by="runner", pending=True)
@@ -157,7 +157,7 @@ def test_last_answer_and_what_came_after_it(run):
 
 
 def tool_call(number):
-    """A call as the API gives it, nested three deep."""
+    """A call as the API returns it, nested three deep."""
     return {"id": f"c{number}", "type": "function", "function": {"name": "add", "arguments": f'{{"a": {number}}}'}}
 
 
@@ -211,7 +211,7 @@ MUTATIONS = [
 @settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_prompts_are_as_they_were(shared_run, data):
-    """Whatever the loop does to its dicts and to the response, each step's prompt and answer are what they were."""
+    """Whatever the loop does to its dicts and to the response, each step has the prompt and answer as they were."""
     seen = []
     history = [{"role": "user", "content": "start"}]
     tools = [{"name": "add", "description": "", "parameters": {"type": "object", "default": 1}}]
@@ -241,7 +241,7 @@ def test_prompts_are_as_they_were(shared_run, data):
 
 
 def test_growth_is_linear(run):
-    """Of three hundred turns with the whole history at each every text is stored once: ten times thirty turns."""
+    """With the whole history as prompt, every text is stored once: 300 turns take ten times the bytes of 30."""
 
     def play(turns):
         history = []
@@ -265,11 +265,11 @@ def segment_lines(run):
     return path.read_bytes().splitlines()
 
 
-# Threads, tasks
+# Threads and tasks
 
 
 async def test_from_many_tasks(run):
-    """Rollouts of tasks that take turns do not mix; a task that is cancelled leaves a cancelled rollout."""
+    """Rollouts of concurrent tasks do not mix; a task that is cancelled leaves a cancelled rollout."""
 
     async def play(number):
         with run.rollout(**{**WHICH, "index": number}) as r:
@@ -322,11 +322,11 @@ def test_from_many_threads(run):
     assert len(list(RunReader(run.path).scores())) == 160
 
 
-# Wrong use is told
+# Wrong use raises
 
 
-def test_index_that_nobody_knows(run):
-    """`index=None` says that the members of the group are not numbered; it is recorded as null."""
+def test_unnumbered_members(run):
+    """`index=None` means that the members of the group are not numbered; it is recorded as null."""
     for _ in range(2):
         with run.rollout(**{**WHICH, "index": None}) as r:
             r.step(QUESTION, "4", 1.0)
@@ -335,7 +335,7 @@ def test_index_that_nobody_knows(run):
 
 @pytest.mark.parametrize("name", ["teacher", "env_reward", "step"])
 def test_a_wrong_field_of_a_step_is_refused(run, name):
-    """A name that is not a field of a step, or that the recorder sets, is refused, and the rollout goes on."""
+    """A name that is not a field of a step, or that the recorder sets, is refused, and the rollout continues."""
     with run.rollout(**WHICH) as r:
         with pytest.raises(InputError, match=f"Expected fields of a step, got {name}="):
             r.step(QUESTION, "4", 1.0, **{name: 1})
@@ -345,7 +345,7 @@ def test_a_wrong_field_of_a_step_is_refused(run, name):
 
 
 def test_reward_weights(run):
-    """Weights of the numbers behind a reward are recorded; a step without any does not mention them."""
+    """Reward weights are recorded; a step without any has no such field."""
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, "4", 0.75, reward_data={"right": 1, "short": 0.5}, reward_weights={"right": 0.5, "odd": "x"})
         r.step(QUESTION, "5", 0.0, reward_weights={})
@@ -358,8 +358,8 @@ def test_reward_weights(run):
 
 @pytest.mark.parametrize("level", ["full", "numbers"])
 @pytest.mark.parametrize("name", ["advantage", "trainer_logprobs"])
-def test_numbers_per_token_that_are_known_later(tmp_path, level, name):
-    """Advantages and the trainer's log-probabilities are scores with one row per step; every number comes back."""
+def test_late_numbers_per_token(tmp_path, level, name):
+    """Advantages and the trainer's log-probabilities are scores with one row per step; every number is read back."""
     tokens = [[0.5, -0.25, -math.inf], None, [1]]
     with create_run(tmp_path / "run", trace=level) as run:
         with run.rollout(**WHICH) as r:
@@ -372,8 +372,8 @@ def test_numbers_per_token_that_are_known_later(tmp_path, level, name):
 
 
 @pytest.mark.parametrize("missing", ["env", "task", "group", "index"])
-def test_rollout_must_say_which_it_is(run, missing):
-    """What is missing is named, and nothing is counted as begun."""
+def test_rollout_needs_its_identity(run, missing):
+    """The error names the missing field, and no rollout is counted."""
     with pytest.raises(InputError, match=f"Expected {missing}="):
         run.rollout(**{name: value for name, value in WHICH.items() if name != missing})
     assert run.ledger.dispatched == 0
@@ -391,7 +391,7 @@ def test_rollout_must_say_which_it_is(run, missing):
     ],
 )
 def test_wrong_header_is_named(run, fields, message):
-    """A misspelt or impossible field is an error that names it."""
+    """The error names a misspelled or invalid field."""
     with pytest.raises(InputError, match=message):
         run.rollout(**WHICH, **fields)
     assert run.ledger.dispatched == 0
@@ -416,7 +416,7 @@ BAD_HEADER = {
 @pytest.mark.parametrize("trace", ["full", "off"])
 @pytest.mark.parametrize("name", BAD_HEADER)
 def test_header_fields_of_the_wrong_type_are_refused(tmp_path, name, trace):
-    """A field of the wrong type raises at `run.rollout` and names the field; nothing is counted as begun."""
+    """A field of the wrong type raises at `run.rollout` and is named; no rollout is counted."""
     with create_run(tmp_path / "run", trace=trace) as run:
         for value in BAD_HEADER[name]:
             with pytest.raises(InputError, match=f"Expected {name}= to be "):
@@ -425,7 +425,7 @@ def test_header_fields_of_the_wrong_type_are_refused(tmp_path, name, trace):
 
 
 def test_task_and_group_may_be_numbers(run):
-    """A whole number in the place of a name, such as the row of a data set, is recorded as its digits."""
+    """An integer as the name of a task or group, such as a row number, is recorded as its digits."""
     with run.rollout(env="gsm8k", task=17, group=-3, index=0) as r:
         r.step(QUESTION, "4", 1.0)
     [rollout] = recorded(run)
@@ -433,7 +433,7 @@ def test_task_and_group_may_be_numbers(run):
 
 
 def test_step_without_a_reward(run):
-    """`reward=None` at a step is a reward of 0 that no env gave; the total is the sum of the others."""
+    """`reward=None` at a step counts as 0, with no reward of the env; the total is the sum of the others."""
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, "4", None)
         r.step(QUESTION, "5", 1.5)
@@ -443,7 +443,7 @@ def test_step_without_a_reward(run):
 
 
 def test_rollout_without_any_reward_waits_for_a_score(run):
-    """Where neither a step nor a grader gave a reward the total is null, and a score can give it later."""
+    """Without a reward from a step or grader, the total is null, and a score can set it later."""
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, "4", reward=None)
     run.score(r.id, "reward", 0.5)
@@ -457,8 +457,8 @@ def test_rollout_without_any_reward_waits_for_a_score(run):
 
 @pytest.mark.parametrize("trace", ["full", "off"])
 @pytest.mark.parametrize("tools", [5, "add", {"name": "add"}, True])
-def test_tools_that_are_no_list_are_refused_at_once(tmp_path, tools, trace):
-    """The first call with impossible tools raises, whatever is recorded, and leaves no trace of that call."""
+def test_tools_of_the_wrong_type_are_refused_at_once(tmp_path, tools, trace):
+    """The first call with invalid tools raises, whatever is recorded, and records nothing of that call."""
     with create_run(tmp_path / "run", trace=trace) as run:
         with run.rollout(**WHICH) as r:
             with pytest.raises(InputError, match="Expected tools to be a list of tools"):
@@ -471,7 +471,7 @@ def test_tools_that_are_no_list_are_refused_at_once(tmp_path, tools, trace):
 
 @pytest.mark.parametrize("prompt", [5, {"role": "user", "content": "one message"}, Message("user", "one message")])
 def test_prompt_must_be_a_list(run, prompt):
-    """One message in the place of many, or none, is an error that says what was expected; the rollout can go on."""
+    """A single message, or a value of another type, is refused as prompt and as observation; the rollout continues."""
     with run.rollout(**WHICH) as r:
         with pytest.raises(InputError, match="list of messages"):
             r.step(prompt, "4")
@@ -484,8 +484,8 @@ def test_prompt_must_be_a_list(run, prompt):
     assert rollout.steps[-1].trace.prompt == (Message("user", "2 + 2?"),)
 
 
-def test_texts_and_iterators_will_do(run):
-    """A prompt that is a text is a user's message; any iterable of messages is a prompt."""
+def test_prompts_may_be_text_or_iterators(run):
+    """A text as prompt is a user's message; any iterable of messages is a prompt."""
     with run.rollout(**WHICH) as r:
         r.step("2 + 2?", "4")
         r.step((message for message in QUESTION), Message("assistant", "4"))
@@ -509,7 +509,7 @@ LATE = {
 
 
 def test_an_env_that_is_over_before_the_first_turn(run):
-    """What it returned is the rollout's reward, with its numbers; other fields are refused."""
+    """The env's result is the rollout's reward, with its data; unknown fields are refused."""
     with run.rollout(**WHICH) as r:
         r.send(QUESTION)
         with pytest.raises(InputError, match="fields of EndedBeforeFirstTurn, got state"):
@@ -524,8 +524,8 @@ def test_an_env_that_is_over_before_the_first_turn(run):
     assert rollout.pending_messages == (Message("user", "2 + 2?"),)
 
 
-def test_what_comes_after_the_end_is_dropped_and_counted(run, caplog):
-    """After its end a rollout is closed: ending it again does nothing, and other calls never raise."""
+def test_calls_after_the_end_are_dropped_and_counted(run, caplog):
+    """After `end`, ending again does nothing, and other calls are counted and never raise."""
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, "4", 1.0)
     r.end("error")
@@ -539,8 +539,8 @@ def test_what_comes_after_the_end_is_dropped_and_counted(run, caplog):
     assert len([line for line in caplog.messages if "step. Further losses" in line]) == 1
 
 
-def test_wrong_end_is_told_and_can_be_repeated(run):
-    """A word that does not exist is named, and the rollout is not lost for it."""
+def test_wrong_end_is_refused_and_can_be_repeated(run):
+    """An unknown `stopped_by` is refused, and the rollout can still be ended."""
     r = run.rollout(**WHICH)
     with pytest.raises(InputError, match="stopped_by to be one of env, runner"):
         r.end(stopped_by="me")
@@ -563,21 +563,21 @@ def test_wrong_end_is_told_and_can_be_repeated(run):
 )
 @pytest.mark.parametrize("trace", ["full", "off"])
 def test_wrong_score_raises(tmp_path, trace, arguments, message):
-    """A score must have a rollout or group, a name, and a value that is a number or None; others raise at the call."""
+    """A score needs a rollout or group, a name, and a number or None; other values raise at the call."""
     with create_run(tmp_path / "run", trace=trace) as run, pytest.raises(InputError, match=message):
         run.score(*arguments)
     assert list(RunReader(run.path).scores()) == []
 
 
 def test_score_without_a_value(run):
-    """None is the value of a score that could not be computed."""
+    """The value of a score that could not be computed is None."""
     run.score("id", "reward", None)
     recorded(run)
     assert [score.value for score in RunReader(run.path).scores()] == [None]
 
 
 def test_score_about_a_group(run):
-    """A score may be about a group; anything else in its place is told."""
+    """A score may be about a group, given as GroupKey; other types are refused."""
     run.score(None, "spread", 0.5, group=GroupKey("train", 4, "gsm8k", "17"))
     with pytest.raises(InputError, match="GroupKey"):
         run.score(None, "spread", 0.5, group="17")
@@ -587,7 +587,7 @@ def test_score_about_a_group(run):
 
 
 def test_settings_and_counts_in_other_shapes(run):
-    """Settings and counts of tokens may be maps, as loops have them."""
+    """Settings and token counts may be dicts, as loops have them."""
     with run.rollout(**WHICH) as r:
         r.step(
             QUESTION, "4", sampling={"temperature": 0.7, "stop": "END", "top_k": None, "seed": 3},
@@ -628,7 +628,7 @@ PLACES = [("step", name) for name in STEP] + [("grade", name) for name in GRADE]
 
 @pytest.mark.parametrize(("method", "name"), [*PLACES, ("metric", "value"), ("score", "data")])
 def test_hostile_values_never_raise(shared_run, method, name):
-    """Whatever stands in the place of a value, the loop goes on, and what was recorded can be read."""
+    """Whatever the values are, the loop continues, and what was recorded can be read."""
     ids = []
     for value in HOSTILE:
         given = {name: [value] if name in ("prompt", "tools") else value}
@@ -651,13 +651,13 @@ def test_hostile_values_never_raise(shared_run, method, name):
 
 @pytest.mark.parametrize("value", [value for value in HOSTILE if not isinstance(value, int | float | None)])
 def test_hostile_score_values_are_refused(shared_run, value):
-    """Whatever stands in the place of a score's value raises the same error if it is not a number."""
+    """Any value of a score that is not a number raises the same error."""
     with pytest.raises(InputError, match="Expected the value of a score to be a number or None"):
         shared_run.score("id", "advantage", value)
 
 
 def test_numbers_of_other_libraries(run):
-    """Numpy's scalars are numbers, wherever they stand; NaN survives."""
+    """Scalars of numpy count as numbers everywhere; NaN is kept."""
     numpy = pytest.importorskip("numpy")
     with run.rollout(**{**WHICH, "index": numpy.int64(3)}, iteration=numpy.int32(4), seed=numpy.uint64(2**63)) as r:
         r.step(QUESTION, "4", numpy.float32(0.5), reward_data={"a": numpy.bool_(True), "b": numpy.float64(math.nan)})
@@ -671,7 +671,7 @@ def test_numbers_of_other_libraries(run):
 
 
 def test_two_rollouts_of_one_id_are_both_counted(run):
-    """An id that a loop gives twice is kept twice, and the ledger adds up at every time."""
+    """Two rollouts with one id are both recorded, and the ledger adds up at all times."""
     both = [run.rollout(**WHICH, id="same") for _ in range(2)]
     assert run.ledger.in_flight == 2
     for r in both:
@@ -698,7 +698,7 @@ RESPONSE = {
 
 @pytest.mark.parametrize(("response", "termination"), [(CHAT, "length"), (RESPONSE, "eos")])
 def test_whole_api_response(run, response, termination):
-    """A whole response in the place of a message is unpacked; what the caller says of the turn wins."""
+    """A whole API response in place of a message is unpacked; explicit arguments win over it."""
     with run.rollout(**WHICH) as r:
         r.step(QUESTION, response, 1.0, extra={"mine": 1})
         r.step(QUESTION, response, 1.0, usage=Usage(1, 1), termination="stop_sequence")
@@ -713,7 +713,7 @@ def test_whole_api_response(run, response, termination):
 
 
 def test_message_of_an_api_response_in_the_next_prompt(run):
-    """A history that goes on with the response's message holds that message once."""
+    """A history that contains the response's message holds it once."""
     history = [*QUESTION]
     with run.rollout(**WHICH) as r:
         r.step(history, CHAT, 0.0)
@@ -724,7 +724,7 @@ def test_message_of_an_api_response_in_the_next_prompt(run):
 
 
 def test_api_response_with_several_choices_is_refused(run):
-    """Several choices raise before anything of the turn is recorded, and the rollout can go on."""
+    """Several choices raise before anything of the turn is recorded, and the rollout continues."""
     with run.rollout(**WHICH) as r:
         with pytest.raises(InputError, match="one choice, got 2"):
             r.step("never sent", {**CHAT, "choices": CHAT["choices"] * 2})

@@ -1,4 +1,4 @@
-"""How much is recorded: levels, shares of groups, redaction and tokens; from code, and else from the environment."""
+"""How much is recorded: levels, fractions of groups, redaction and tokens; set in code, else by the environment."""
 
 import base64
 import re
@@ -38,7 +38,7 @@ def _no_variables(monkeypatch):
 
 
 def play(run, **about):
-    """Record a rollout of one step."""
+    """Records a rollout of one step."""
     with run.rollout(**{**WHICH, **about}) as recorder:
         recorder.step("secret question", "secret answer", 1.0, tokens=Tokens((1,), (2, 3), (-0.5, -1.5)))
     return recorder.id
@@ -62,7 +62,7 @@ def test_defaults():
     "given", ["numbers", Level.NUMBERS, Recording(level="numbers"), Recording(level=Level.NUMBERS)]
 )
 def test_code_wins_over_the_environment(monkeypatch, given):
-    """What code says is taken; what it leaves open is the environment's; a level's name is as good as the level."""
+    """Arguments win over environment variables, which fill what is not given; a level may be given by name."""
     monkeypatch.setenv("ROLLTRACE_TRACE", "off")
     monkeypatch.setenv("ROLLTRACE_TRACE_FRACTION", "0.5")
     monkeypatch.setenv("ROLLTRACE_TRACE_TOKENS", "1")
@@ -82,7 +82,7 @@ def test_code_wins_over_the_environment(monkeypatch, given):
     ],
 )  # fmt: skip
 def test_wrong_variable_is_named(tmp_path, monkeypatch, variable, value):
-    """A variable with a value that means nothing is named with the value, and no run is made."""
+    """The error names the variable and its invalid value, and no run is made."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(InputError, match=f"{variable}.*{value}"):
         create_run(tmp_path / "run")
@@ -97,15 +97,15 @@ def test_wrong_variable_is_named(tmp_path, monkeypatch, variable, value):
     ],
 )  # fmt: skip
 def test_wrong_setting_is_named(fields):
-    """A setting that means nothing is named with what came."""
+    """The error names the invalid setting."""
     [name] = fields
     with pytest.raises(InputError, match=f"{name}.*{fields[name]}"):
         Recording(**fields)
 
 
 @pytest.mark.parametrize("trace", ["all", 5])
-def test_wrong_trace_is_named(tmp_path, trace):
-    """What is no level is told before anything is made."""
+def test_wrong_level_is_named(tmp_path, trace):
+    """An unknown level is refused before anything is created."""
     with pytest.raises(InputError, match="one of full, numbers, off"):
         create_run(tmp_path / "run", trace=trace)
     assert not (tmp_path / "run").exists()
@@ -116,7 +116,7 @@ def test_wrong_trace_is_named(tmp_path, trace):
 
 @pytest.mark.parametrize("trace", ["off", Recording(level="off")])
 def test_off_records_nothing(tmp_path, trace):
-    """At `off` the loop runs as ever, and nothing of it is on the disk."""
+    """At `off` the loop runs as usual, and nothing is on disk."""
     with create_run(tmp_path / "run", trace=trace) as run:
         rollout = play(run)
         run.score(rollout, "advantage", 1.0)
@@ -128,7 +128,7 @@ def test_off_records_nothing(tmp_path, trace):
 
 
 def test_tokens_only_when_asked_for(tmp_path):
-    """Token ids and log-probabilities are kept where they were asked for, and only there."""
+    """Token ids and log-probabilities are recorded only if asked for."""
     tokens = []
     for asked in (None, True):
         with create_run(tmp_path / str(asked), trace=Recording(tokens=asked)) as run:
@@ -138,12 +138,12 @@ def test_tokens_only_when_asked_for(tmp_path):
     assert tokens == [None, Tokens((1,), (2, 3), (-0.5, -1.5))]
 
 
-# Shares
+# Fractions
 
 
 @given(st.floats(0, 1), st.text(max_size=5), st.integers(), st.text(max_size=5), st.text(max_size=5))
-def test_larger_share_keeps_what_a_smaller_kept(share, split, iteration, env, group):
-    """A group that is kept at some share is kept at every larger one; all at 1, none at 0."""
+def test_larger_fraction_keeps_what_a_smaller_kept(share, split, iteration, env, group):
+    """A group that is kept at some fraction is kept at every larger one; all at 1, none at 0."""
     key = GroupKey(split, iteration, env, group)
     assert Recording(level="full", fraction=1.0).level_for_group(key) is Level.FULL
     assert Recording(level="full", fraction=0.0).level_for_group(key) is Level.NUMBERS
@@ -152,8 +152,8 @@ def test_larger_share_keeps_what_a_smaller_kept(share, split, iteration, env, gr
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
-def test_share_of_many_groups(share):
-    """Of many groups about that share is kept."""
+def test_fraction_of_many_groups(share):
+    """Of many groups, about the given fraction is kept."""
     recording = Recording(level="full", fraction=share)
     kept = sum(
         recording.level_for_group(GroupKey("train", n // 100, "sums", str(n % 100))) is Level.FULL
@@ -163,7 +163,7 @@ def test_share_of_many_groups(share):
 
 
 def test_groups_are_kept_whole(tmp_path):
-    """The members of a group are all in full or all as numbers, also where its name is a number."""
+    """The members of a group are all recorded in full or all as numbers, also if its name is a number."""
     with create_run(tmp_path / "run", trace=Recording(fraction=0.5)) as run:
         for index in range(4):
             for group in range(20):
@@ -177,7 +177,7 @@ def test_groups_are_kept_whole(tmp_path):
 
 
 def test_every_process_chooses_the_same_groups():
-    """The choice is the group's, not the process's."""
+    """The choice depends on the group and not on the process."""
     script = (
         "from rolltrace.store.recording import Recording\n"
         "from rolltrace.trace.score import GroupKey\n"
@@ -198,7 +198,7 @@ def test_every_process_chooses_the_same_groups():
 
 
 class Secrets:
-    """Makes texts that occur nowhere else, and remembers them."""
+    """Makes unique texts, and remembers them."""
 
     def __init__(self):
         self.made = []
@@ -208,7 +208,7 @@ class Secrets:
         return self.made[-1]
 
     def found_in(self, path):
-        """Those of which anything is in any file of a run, or in a file's name."""
+        """The secrets of which any part is in a file of a run, or in a file's name."""
         data = b"".join(file.read_bytes() + file.name.encode() for file in path.rglob("*") if file.is_file())
         return [
             secret
@@ -230,7 +230,7 @@ def message(secret, role="user"):
 
 
 def everything(run, secret):
-    """Record a rollout and two scores with a secret in every place where there can be text."""
+    """Records a rollout and two scores with a secret in every place that can hold text."""
     deep = {"text": secret("deep"), "list": [secret("list"), 1, None, True, 0.5], "bytes": secret("bytes").encode()}
     other = {"role": "user", "content": secret("dict content"), "strange": secret("other field")}
     header = Header(
@@ -282,7 +282,7 @@ def everything(run, secret):
 
 
 class Secret:
-    """An object that tells its secret when it is described."""
+    """An object whose repr has its secret."""
 
     def __init__(self, text):
         self._text = text
@@ -292,7 +292,7 @@ class Secret:
 
 
 def numbers(rollout):
-    """All numbers of a rollout, and where they stand."""
+    """All numbers of a rollout with their paths."""
     step = rollout.steps[0]
     return repr(
         (
@@ -332,7 +332,7 @@ WITHOUT_TEXT = {
 
 @pytest.mark.parametrize("name", WITHOUT_TEXT)
 def test_no_text_survives(tmp_path, name):
-    """As numbers, and where redacting fails, no text is anywhere in the run's files, and every number is."""
+    """At level `numbers`, and if redaction fails, no text is in the run's files, and every number is."""
     full, bare = Secrets(), Secrets()
     with create_run(tmp_path / "full", trace=Recording(tokens=True)) as run:
         everything(run, full)
@@ -350,8 +350,8 @@ def test_no_text_survives(tmp_path, name):
 
 
 @pytest.mark.parametrize(("redact", "reason"), [(raises, "redact: KeyError"), (returns_nothing, "redact: TypeError")])
-def test_failed_redaction_is_counted_and_told_once(tmp_path, caplog, redact, reason):
-    """Rollouts and scores that lost their text are counted by reason; one warning tells; `flush` says so."""
+def test_failed_redaction_is_counted_and_logged_once(tmp_path, caplog, redact, reason):
+    """Rollouts and scores that lost their text are counted by reason, with one warning; `flush` returns False."""
     with create_run(tmp_path / "run", trace=Recording(redact=redact)) as run:
         for index in range(3):
             run.score(play(run, index=index), "advantage", 1.0, data={"why": "because"})
@@ -363,13 +363,13 @@ def test_failed_redaction_is_counted_and_told_once(tmp_path, caplog, redact, rea
 
 
 def quotes(value):
-    """A redaction whose error has the text in it, as that of a parser does."""
+    """A redaction whose error contains the text, as that of a parser does."""
     raise ValueError(f"cannot parse {value!r}")
 
 
 @pytest.mark.parametrize("redact", [quotes, lambda value: [value], lambda value: f"{value}"])
-def test_failed_redaction_says_nothing_of_the_text(tmp_path, caplog, redact):
-    """The warning names the kind of error: its own words may quote what was to be redacted."""
+def test_failed_redaction_does_not_log_the_text(tmp_path, caplog, redact):
+    """The warning names the type of the error only: its message may quote the text."""
     with create_run(tmp_path / "run", trace=Recording(redact=redact)) as run:
         run.score(play(run), "advantage", 1.0, data={"why": "secret"})
     assert "redact: " in caplog.text
@@ -377,7 +377,7 @@ def test_failed_redaction_says_nothing_of_the_text(tmp_path, caplog, redact):
 
 
 def test_redaction_sees_every_text(tmp_path):
-    """The function is shown each message and each map; what it returns is what is recorded."""
+    """The function gets each message and each map, and its result is recorded."""
 
     def redact(value):
         if isinstance(value, Message):
@@ -425,7 +425,7 @@ def test_the_documented_redaction_hides_every_text(tmp_path):
 
 
 def test_redaction_may_answer_with_chat_dicts(tmp_path):
-    """A message may come back as a dict, as loops have them."""
+    """A redacted message may be returned as a dict."""
 
     def redact(value):
         return {"role": value.role, "content": "[gone]"} if isinstance(value, Message) else value
@@ -438,7 +438,7 @@ def test_redaction_may_answer_with_chat_dicts(tmp_path):
 
 
 def test_redaction_cannot_change_what_the_loop_holds(tmp_path):
-    """A function that edits what it is shown edits a copy."""
+    """A function that edits its argument edits a copy."""
 
     def redact(value):
         if isinstance(value, dict):

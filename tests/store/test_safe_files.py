@@ -34,7 +34,7 @@ def synced(monkeypatch):
 
 
 def test_published_file_replaces_the_old_one_and_is_synced(tmp_path, synced):
-    """The file is on the disk before it has its name, and the name is synced after that."""
+    """The file is synced before it gets its name, and the folder is synced after that."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with unfinished_file(tmp_path / ".file") as unfinished:
@@ -46,7 +46,7 @@ def test_published_file_replaces_the_old_one_and_is_synced(tmp_path, synced):
 
 
 def test_sync_can_be_left_to_the_caller(tmp_path, synced):
-    """Without `sync`, nothing is brought to the disk."""
+    """With `sync=False`, nothing is synced."""
     with unfinished_file(tmp_path / ".file") as unfinished:
         unfinished.write_bytes(b"new")
         publish_file(unfinished, tmp_path / "file", sync=False)
@@ -69,7 +69,7 @@ def test_failure_leaves_no_unfinished_file(tmp_path):
 
 @pytest.mark.parametrize("has_links", [True, False])
 def test_existing_file_is_not_overwritten(tmp_path, monkeypatch, has_links):
-    """Without `overwrite`, the first file stays, also on a file system without links."""
+    """Without `overwrite`, the first file is kept, also on a file system without links."""
     if not has_links:
 
         def refuse(*_):
@@ -89,7 +89,7 @@ def test_existing_file_is_not_overwritten(tmp_path, monkeypatch, has_links):
 
 
 def test_only_old_files_of_the_pattern_are_abandoned(tmp_path):
-    """A file that changed within the hour is being written, and files of other names are not ours."""
+    """A file that changed within the last hour may still be written, and other names are not touched."""
     for name, is_old in ((".a.new", True), (".b.new", False), ("other", True)):
         (tmp_path / name).write_bytes(b"")
         if is_old:
@@ -99,7 +99,7 @@ def test_only_old_files_of_the_pattern_are_abandoned(tmp_path):
 
 
 def test_pipes_and_links_are_refused(tmp_path):
-    """A pipe is not waited for, and nothing is written through a link."""
+    """Opening a pipe does not block, and nothing is written through a link."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordError, match="regular file"):
         open_regular(tmp_path / "pipe")

@@ -14,13 +14,13 @@ LINE = st.binary(max_size=30).map(lambda data: data.replace(b"\n", b".") + b"\n"
 
 
 def contents(folder):
-    """The files of a folder in their order."""
+    """The contents of the files of a folder, in order."""
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
 @given(st.lists(st.lists(LINE, min_size=1, max_size=4), max_size=12), st.integers(1, 80))
 def test_lines_are_kept_in_order(tmp_path_factory, batches, full_at):
-    """Put one after the other, the files hold exactly the lines; each but the last was given away when it was full."""
+    """Concatenated, the files hold exactly the lines; each but the last was handed over when it was full."""
     folder = tmp_path_factory.mktemp("segment")
     full = []
     segment = SegmentWriter(folder, "w", segment_name, full_at, full.append)
@@ -35,8 +35,8 @@ def test_lines_are_kept_in_order(tmp_path_factory, batches, full_at):
 
 
 @given(st.lists(st.tuples(LINE, st.sampled_from(["whole", "half", "half and stuck", "none"])), max_size=12))
-def test_what_fails_leaves_nothing_or_ends_the_file(tmp_path_factory, steps):
-    """A line that fails after some bytes is cut off; where it cannot be, it is the end of a file, never glued on."""
+def test_failed_line_is_cut_off_or_ends_the_file(tmp_path_factory, steps):
+    """A partly written line is truncated; if that fails, it ends the file, and the next line goes to a new one."""
     folder = tmp_path_factory.mktemp("segment")
     segment = SegmentWriter(folder, "w", segment_name)
     kept = []
@@ -57,7 +57,7 @@ def test_what_fails_leaves_nothing_or_ends_the_file(tmp_path_factory, steps):
 
 
 def failing_write(size):
-    """A write that takes so many bytes, and then no more."""
+    """A write that takes this many bytes, and then fails."""
     real, taken = os.write, []
 
     def write(descriptor, data):
@@ -74,15 +74,15 @@ def refuse(*_):
 
 
 def test_nothing_is_opened_before_the_first_line(tmp_path):
-    """A folder to which nothing was written holds no empty file."""
+    """A folder to which nothing was written has no empty file."""
     segment = SegmentWriter(tmp_path, "w", segment_name)
     segment.sync()
     segment.close()
     assert contents(tmp_path) == []
 
 
-def test_another_files_name_is_not_taken(tmp_path):
-    """A file of the same name is never written to, whoever made it."""
+def test_existing_file_is_not_written_to(tmp_path):
+    """A segment never writes to a file that already exists."""
     (tmp_path / segment_name("w", 0)).write_bytes(b"other\n")
     with pytest.raises(FileExistsError):
         SegmentWriter(tmp_path, "w", segment_name).append([b"line\n"])
@@ -90,7 +90,7 @@ def test_another_files_name_is_not_taken(tmp_path):
 
 
 def test_folder_is_synced_once_for_each_file(tmp_path, monkeypatch):
-    """A new file's name is brought to the disk with its lines; afterwards its lines are all there is to do."""
+    """The folder of a new file is synced once, with its first lines; afterwards only the file is synced."""
     synced = []
     real = os.fsync
 
@@ -110,8 +110,8 @@ def test_folder_is_synced_once_for_each_file(tmp_path, monkeypatch):
     assert synced == [file, str(tmp_path), file]
 
 
-def test_inherited_descriptor_that_became_somebody_elses(tmp_path):
-    """A forked process does not close a file that has the number of its parent's segment by now."""
+def test_inherited_descriptor_that_was_reused(tmp_path):
+    """A forked process does not close a file that has got the number of its parent's descriptor."""
     segment = SegmentWriter(tmp_path, "w", segment_name)
     segment.append([b"a\n"])
     [number] = open_descriptors(tmp_path / segment_name("w", 0))

@@ -13,51 +13,51 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def name_at(start, number=0):
-    """The id of a session that begins so many seconds after the epoch of these tests."""
+    """The id of a session that begins this many seconds after the epoch of these tests."""
     moment = int((EPOCH + timedelta(seconds=start)).timestamp() * 1000)
     return f"{moment:012x}{number:020x}"
 
 
 def session(start, end, continues=None, number=0, job=""):
-    """The last ledger of a session that was at work between these seconds."""
+    """The last ledger of a session that ran between these seconds."""
     return Ledger(
         run="r", session=name_at(start, number), written_at=EPOCH + timedelta(seconds=end), continues=continues, job=job
     )
 
 
 def superseded(*ledgers):
-    """Which of the sessions are superseded where all of them recorded the same rollout, by their order here."""
+    """Which of these sessions are superseded if all of them recorded the same rollout."""
     sessions = Sessions(ledgers)
     found = sessions.superseded([ledger.session for ledger in ledgers])
     return [ledger.session in found for ledger in ledgers]
 
 
 def test_later_session_is_a_restart():
-    """A session that states nothing supersedes those that ended before it began."""
+    """A session without `continues` supersedes those that ended before it began."""
     assert superseded(session(0, 10), session(10, 20), session(21, 30)) == [True, True, False]
 
 
 def test_sessions_that_overlap_all_count():
-    """Sessions that state nothing and overlap in time supersede none of each other, however many they are."""
+    """Sessions without `continues` that overlap in time do not supersede each other, however many there are."""
     assert superseded(*(session(rank, 10 + rank, number=rank) for rank in range(4))) == [False] * 4
 
 
 def test_session_supersedes_what_it_continues_and_no_other():
-    """A statement decides, whatever the times say: of both earlier sessions only the one that is named goes."""
+    """`continues` decides, whatever the times: of two earlier sessions only the named one is superseded."""
     first, second = session(0, 10), session(1, 10)
     assert superseded(first, second, session(20, 30, (first.session,))) == [True, False, False]
     assert superseded(first, session(20, 30, ())) == [False, False]
 
 
-def test_statement_holds_where_clocks_are_wrong():
-    """A session that continues one whose clock is ahead supersedes it all the same."""
+def test_continues_holds_if_clocks_are_wrong():
+    """A session supersedes the one it continues, even if that one's clock is ahead."""
     ahead = session(1_000, 1_010)
     resumed = session(500, 510, (ahead.session,))
     assert superseded(ahead, resumed) == [True, False]
 
 
-def test_what_was_continued_before_is_continued_too():
-    """Superseding is transitive, over statements and over times."""
+def test_superseding_is_transitive():
+    """Superseding is transitive, by `continues` and by times."""
     first = session(1_000, 1_010)
     second = session(500, 510, (first.session,))
     third = session(505, 520, (second.session,))
@@ -68,14 +68,14 @@ def test_what_was_continued_before_is_continued_too():
 
 
 def test_sessions_of_one_job_do_not_supersede_each_other():
-    """Workers that were forked one after the other are of one job: none of them is a restart of another."""
+    """Workers that were forked one after the other belong to one job: none of them restarts another."""
     parent = session(0, 100)
     workers = [session(start, start + 5, job=parent.session) for start in (10, 20, 30)]
     assert superseded(parent, *workers) == [False] * 4
 
 
 def test_job_lasts_as_long_as_its_sessions():
-    """A session that begins while a job is at work collides with it, also with workers of it that have ended."""
+    """A session that begins while a job runs collides with it, also with its workers that have ended."""
     parent = session(0, 100)
     worker = session(10, 20, job=parent.session)
     assert superseded(parent, worker, session(50, 60)) == [False, False, False]
@@ -83,7 +83,7 @@ def test_job_lasts_as_long_as_its_sessions():
 
 
 def test_continuing_a_session_continues_its_workers():
-    """A session that continues another supersedes what was forked from that one; a worker alone can be named, too."""
+    """A session that continues another supersedes that one's workers; a single worker can be named, too."""
     parent = session(0, 100)
     worker, other = session(10, 20, job=parent.session), session(11, 20, job=parent.session)
     assert superseded(parent, worker, other, session(50, 60, (parent.session,))) == [True, True, True, False]
@@ -92,15 +92,15 @@ def test_continuing_a_session_continues_its_workers():
 
 
 def test_circle_supersedes_nothing():
-    """Sessions that state that they continue each other lose nothing."""
+    """Sessions that continue each other, or themselves, supersede nothing."""
     first, second = session(0, 10, (name_at(20),)), session(20, 30, (name_at(0),))
     assert superseded(first, second) == [False, False]
     alone = session(0, 10, (name_at(0),))
     assert superseded(alone) == [False]
 
 
-def test_sessions_that_others_state_to_continue():
-    """A session is continued by statement only, also over another session, and not by one that it continues itself."""
+def test_continued_sessions():
+    """`continued` follows `continues` transitively, never times, and excludes sessions that continue each other."""
     first, second = session(0, 10), session(11, 20, (name_at(0),))
     assert Sessions([first, second, session(30, 40, (name_at(11),))]).continued == {name_at(0), name_at(11)}
     assert Sessions([first, session(30, 40)]).continued == frozenset()
@@ -109,12 +109,12 @@ def test_sessions_that_others_state_to_continue():
 
 
 def test_clock_that_was_set_back():
-    """A session whose last line is older than its beginning lasted from one to the other."""
+    """A session whose last ledger is older than its beginning spans the time between the two."""
     assert superseded(session(100, 50), session(80, 120)) == [False, False]
 
 
 def test_session_without_a_ledger_lasts_as_its_rollouts():
-    """Where there is no ledger, the times of the rollouts are taken."""
+    """Without a ledger, a session spans the times of its rollouts."""
     with_ledger = session(50, 60)
     for span, expected in [((0, 10), {"lost"}), ((0, 55), set()), ((70, 80), {with_ledger.session})]:
         first, last = (EPOCH + timedelta(seconds=second) for second in span)
@@ -124,8 +124,8 @@ def test_session_without_a_ledger_lasts_as_its_rollouts():
 
 
 @pytest.mark.parametrize("unknown", ["nothing", ""])
-def test_session_of_which_nothing_is_known_collides(unknown):
-    """Nothing is hidden for a session that is only a name."""
+def test_unknown_session_collides(unknown):
+    """A session that is only a name neither supersedes nor is superseded."""
     ledger = session(0, 10)
     assert Sessions([ledger]).superseded([unknown, ledger.session]) == set()
 
@@ -151,7 +151,7 @@ def test_something_always_counts(drawn):
 
 @given(LEDGERS, st.data())
 def test_equal_fingerprints_mean_equal_order(drawn, data):
-    """Where a session lives on and the fingerprint stays, the same sessions supersede the same others."""
+    """While sessions grow and the fingerprint stays the same, so does the order of superseding."""
     names = [name_at(start, number) for number, (start, _, _) in enumerate(drawn)]
     longer = data.draw(st.lists(NUMBERS, min_size=len(drawn), max_size=len(drawn)))
     states = []
@@ -170,7 +170,7 @@ def test_equal_fingerprints_mean_equal_order(drawn, data):
 
 @given(LEDGERS)
 def test_superseded_and_continued_sessions_are_those_of_the_rule(drawn):
-    """They are found without comparing each session with each other one."""
+    """The fast computation of superseded and continued sessions agrees with the pairwise rule."""
     names = [name_at(start, number) for number, (start, _, _) in enumerate(drawn)]
     sessions = Sessions(
         session(
@@ -188,7 +188,7 @@ def test_superseded_and_continued_sessions_are_those_of_the_rule(drawn):
 
 @pytest.mark.parametrize("states", [True, False])
 def test_many_sessions_take_linear_time(states):
-    """A run of thousands of ledgers answers soon, whether each states what it continues or not."""
+    """A run of thousands of ledgers is ordered in linear time, with and without `continues`."""
     ledgers = [
         session(2 * start, 2 * start + 1, ((name_at(2 * start - 2),) if start else ()) if states else None)
         for start in range(20_000)

@@ -26,13 +26,13 @@ def play(run, index=0):
 
 
 def start(tmp_path, body, name="run"):
-    """Start a program on a run of its own."""
+    """Starts a program on its own run."""
     command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(tmp_path / name)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(program):
-    """Wait for the end of a program, which must not hang."""
+    """Waits for the end of a program, which must not hang."""
     try:
         said, errors = program.communicate(timeout=_HANGS_AFTER)
     except subprocess.TimeoutExpired:
@@ -43,7 +43,7 @@ def finish(program):
 
 
 def assert_adds_up(path):
-    """What the ledger says is what is on the disk; returns the ledger."""
+    """Asserts that the ledger agrees with the lines on disk; returns the ledger."""
     reader = RunReader(path)
     rollouts = [rollout.id for rollout in reader.rollouts()]
     assert reader.read_errors == ()
@@ -62,7 +62,7 @@ ACTIONS = {
 
 
 def handle_at_random_moments(tmp_path, action, count, at_once=6):
-    """Programs that record in a tight loop and are sent SIGTERM, which their handler answers with the action."""
+    """Programs that record in a tight loop and are sent SIGTERM, on which their handler runs the action."""
     body = f"""
         run = create_run(sys.argv[1])
         def handle(*_):
@@ -81,7 +81,7 @@ def handle_at_random_moments(tmp_path, action, count, at_once=6):
         for program in programs:
             assert program.stdout.readline() == "ready\n"
         for program in programs:
-            time.sleep(moment.random() / 50)  # so that each is interrupted somewhere else
+            time.sleep(moment.random() / 50)  # so that each is interrupted at another place
             program.send_signal(signal.SIGTERM)
         for program, name in zip(programs, names, strict=True):
             status, _, errors = finish(program)
@@ -91,14 +91,14 @@ def handle_at_random_moments(tmp_path, action, count, at_once=6):
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_handler_at_a_random_moment(tmp_path, action):
-    """A handler that flushes, closes, records or reads the ledger ends, whatever it has interrupted."""
+    """A handler that flushes, closes, records or reads the ledger returns, whatever it has interrupted."""
     handle_at_random_moments(tmp_path, ACTIONS[action], count=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["flush", "close"])
 def test_handler_at_two_hundred_random_moments(tmp_path, action):
-    """The same in as many processes as it takes to meet every window."""
+    """The same in two hundred processes."""
     handle_at_random_moments(tmp_path, ACTIONS[action], count=100)
 
 
@@ -137,7 +137,7 @@ EVERY_MOMENT = """
 @pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("action", ["run.flush()", "play(run) or run.flush()", "run.ledger", "run.close()"])
 def test_handler_at_every_moment(tmp_path, action, every):
-    """Whatever opcode of recording, flushing or closing a handler interrupts, it ends, and each line is there once.
+    """Whatever opcode of recording, flushing or closing a handler interrupts, it returns, and each line is there once.
 
     The normal suite tries a sample of the opcodes.
     """
@@ -170,7 +170,7 @@ def test_handler_at_every_moment(tmp_path, action, every):
 
 
 def test_exception_at_every_moment(tmp_path):
-    """A KeyboardInterrupt at any opcode of recording is raised; the rollout is recorded once, open or not begun."""
+    """A KeyboardInterrupt at any opcode of recording propagates; the rollout is recorded once, open or not begun."""
     program = start(
         tmp_path,
         EVERY_MOMENT
@@ -206,7 +206,7 @@ def test_exception_at_every_moment(tmp_path):
 
 
 def test_three_thousand_keyboard_interrupts(tmp_path):
-    """A loop that goes on after each Ctrl-C keeps a ledger that adds up, and each line once."""
+    """A loop that continues after each Ctrl-C keeps a ledger that adds up, and each line once."""
     program = start(
         tmp_path,
         """
@@ -250,7 +250,7 @@ def test_three_thousand_keyboard_interrupts(tmp_path):
 
 
 def test_log_lock_that_the_interrupted_thread_holds(tmp_path):
-    """A handler that flushes on top of a thread that is logging does not wait for that thread's lock."""
+    """A handler that flushes while the interrupted thread is logging does not wait for that thread's lock."""
     program = start(
         tmp_path,
         """
@@ -299,7 +299,7 @@ LATE_THREADS = """
 
 
 def test_thread_that_starts_while_a_caller_works(tmp_path):
-    """A thread that can be started only while a caller flushes in its place does the work after that."""
+    """A thread that becomes available while a caller flushes in its place takes over after that."""
     program = start(
         tmp_path,
         LATE_THREADS
@@ -332,7 +332,7 @@ def test_thread_that_starts_while_a_caller_works(tmp_path):
 @pytest.mark.parametrize("can_start", [True, False])
 @pytest.mark.parametrize("action", ["play(run, 1) or run.flush()", "run.close()"])
 def test_handler_at_moments_of_a_caller_that_works(tmp_path, action, can_start):
-    """A handler that interrupts the work of a caller ends, whether or not a thread can be started by then."""
+    """A handler that interrupts a caller's writing returns, whether or not a thread can be started by then."""
     program = start(
         tmp_path,
         EVERY_MOMENT

@@ -29,7 +29,7 @@ def wait():
 
 
 def terminated(tmp_path, body, prologue=PROLOGUE):
-    """The exit status of a program that is sent SIGTERM when it is ready; what it says after that is printed."""
+    """The exit status of a program that is sent SIGTERM when it is ready; its later output is printed."""
     command = [sys.executable, "-c", prologue + textwrap.dedent(body), str(tmp_path / "run")]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -43,7 +43,7 @@ def terminated(tmp_path, body, prologue=PROLOGUE):
 
 
 def outcomes(path):
-    """Of each rollout its index, status and number of steps; and whether all sessions are closed."""
+    """The index, status and number of steps of each rollout, and whether all sessions are closed."""
     reader = RunReader(path)
     rollouts = sorted((rollout.index, rollout.status.value, len(rollout.steps)) for rollout in reader.rollouts())
     ledgers = reader.ledgers().values()
@@ -52,7 +52,7 @@ def outcomes(path):
 
 
 def test_open_rollouts_are_recorded_as_cancelled(tmp_path):
-    """Rollouts of all threads are recorded with the steps they have, the run is closed, and the process ends."""
+    """Open rollouts of all threads are recorded with their steps, the run is closed, and the process ends."""
     status, _ = terminated(
         tmp_path,
         """
@@ -130,7 +130,7 @@ def test_handlers_of_the_program_are_left_alone(tmp_path, when):
 
 
 def test_default_action_is_restored(tmp_path):
-    """When the last run is closed SIGTERM has its default action; a run made in a thread does not change it."""
+    """When the last run is closed, SIGTERM has its default action; a run created in a thread does not change it."""
     program = """
         first, second = create_run(path), create_run(path + "2")
         handled = signal.getsignal(signal.SIGTERM)
@@ -151,7 +151,7 @@ def test_default_action_is_restored(tmp_path):
 
 
 def test_forked_children_end_their_own(tmp_path):
-    """A child records its own open rollouts and not those of its parent, which goes on; an idle one leaves nothing."""
+    """A child records its own open rollouts and not its parent's, which continues; an idle child leaves nothing."""
     status, said = terminated(
         tmp_path,
         """
@@ -265,7 +265,7 @@ def test_rollouts_of_a_runner_are_recorded_as_cancelled(tmp_path, player):
 
 
 def test_a_play_beside_an_open_run(tmp_path):
-    """A play ends as usual while another run is open, whose rollouts are recorded too; its handler comes back."""
+    """A play ends as usual while another run is open, whose rollouts are recorded too; the handler is restored."""
     status, said = terminated(
         tmp_path,
         """
@@ -285,7 +285,7 @@ def test_a_play_beside_an_open_run(tmp_path):
 
 
 def test_a_stubborn_play_beside_an_open_run(tmp_path):
-    """A second signal ends the process at once, and the other run is closed as well."""
+    """A second signal ends the process at once, and the other run is closed too."""
     status, _ = terminated(
         tmp_path,
         """
@@ -308,7 +308,7 @@ def test_a_stubborn_play_beside_an_open_run(tmp_path):
 
 
 def test_default_action_after_a_play_in_which_the_last_run_was_closed(tmp_path):
-    """When a play ends, SIGTERM has its default action if no run is open any more."""
+    """When a play ends and no run is open, SIGTERM has its default action again."""
     program = """
         run = rolltrace.create_run(path + "1")
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -321,7 +321,7 @@ def test_default_action_after_a_play_in_which_the_last_run_was_closed(tmp_path):
 
 
 def test_at_random_moments(tmp_path):
-    """Whatever the signal interrupts, the process ends by it, the run is closed, and nothing is in flight."""
+    """Whatever the signal interrupts, it ends the process, the run is closed, and nothing is in flight."""
     moment = random.Random(7)
     body = """
         run = create_run(path)
@@ -343,7 +343,7 @@ def test_at_random_moments(tmp_path):
         command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(place / "run")]
         program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert program.stdout.readline() == "ready\n"
-        time.sleep(moment.random() / 20)  # so that each is interrupted somewhere else
+        time.sleep(moment.random() / 20)  # so that each is interrupted at another place
         program.send_signal(signal.SIGTERM)
         try:
             assert program.wait(120) == -signal.SIGTERM

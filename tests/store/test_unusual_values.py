@@ -1,4 +1,4 @@
-"""Values that look like others, or that text cannot hold, are recorded so that every reader can read them."""
+"""Values that equal others of another type, or that text cannot hold, are recorded so that readers can read them."""
 
 import pytest
 
@@ -19,7 +19,7 @@ LEVELS = {"full": "full", "numbers": "numbers", "redact": Recording(redact=redac
 
 
 def record(path, level, *steps, header=None, end=None):
-    """Record a rollout for each step; what is read back is written again byte for byte."""
+    """Records a rollout for each step; asserts that what is read back encodes to the same bytes."""
     with create_run(path, trace=LEVELS[level]) as run:
         for index, step in enumerate(steps):
             r = run.rollout(env="e", task="t", group="g", index=index, **(header or {}))
@@ -42,7 +42,7 @@ def test_a_stop_reason_that_utf_8_cannot_hold(tmp_path, level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_settings_that_are_equal_and_of_other_types(tmp_path, level):
+def test_settings_that_are_equal_but_of_other_types(tmp_path, level):
     """1, 1.0 and True are equal in Python; each setting has the type of its field."""
     given = [{"top_k": top_k, "temperature": top_k} for top_k in (1, 1.0, True)]
     rollouts = record(tmp_path / "run", level, *({"sampling": settings} for settings in given))
@@ -59,7 +59,7 @@ def test_settings_with_values_of_other_types_inside(tmp_path, level):
 
 
 def test_surrogate_pairs_are_redacted(tmp_path):
-    """The function is shown the characters that will be recorded."""
+    """The redact function gets the characters that will be recorded."""
     step = {
         "response": Message("assistant", PAIR, reasoning=PAIR), "raw": PAIR, "parse_error": PAIR,
         "tools": [ToolSpec("n", PAIR, FrozenMap.of({}))], "sampling": Sampling(stop=(PAIR,)),
@@ -70,7 +70,7 @@ def test_surrogate_pairs_are_redacted(tmp_path):
     assert segment.read_text().count("[redacted]") == 6
 
 
-def test_surrogate_pairs_are_hashed_as_what_they_stand_for():
+def test_surrogate_pairs_are_hashed_as_their_character():
     """Length and hash are those of the text in UTF-8."""
     assert hash_text(PAIR) == hash_text("\N{GRINNING FACE}")
     assert hash_text("\ud800") == hash_text("\N{REPLACEMENT CHARACTER}") != hash_text("?")
@@ -95,8 +95,8 @@ class Raising(dict):
 
 @pytest.mark.parametrize("kind", [Empty, Raising])
 @pytest.mark.parametrize("level", ["numbers", "redact"])
-def test_maps_that_lie_about_their_size_are_hidden(tmp_path, level, kind):
-    """Their text is hashed or redacted like that of any other map."""
+def test_maps_with_a_wrong_length_are_hidden(tmp_path, level, kind):
+    """The text of a map with a wrong or failing length is hashed or redacted like any other."""
     secret = "SECRET" if level == "numbers" else "\N{GRINNING FACE}"
     header = {"task_data": kind(a=secret), "env_args": kind(b=secret)}
     record(tmp_path / "run", level, {}, header=header)
@@ -104,15 +104,15 @@ def test_maps_that_lie_about_their_size_are_hidden(tmp_path, level, kind):
     assert secret not in segment.read_text()
 
 
-def test_a_value_is_noted_once(tmp_path):
-    """A map that other values are moved to is converted once."""
+def test_each_value_has_one_note(tmp_path):
+    """Values that are moved to another map get one note each."""
     step = {"reward_data": {"a": "x"}, "extra": {"o": object()}}
     [rollout] = record(tmp_path / "run", "full", step)
     assert [note.path for note in rollout.notes] == ["steps[0].reward_data.a", "steps[0].extra.o"]
 
 
 def test_paths_of_notes_are_redacted(tmp_path):
-    """A note names the place of a value that could not be recorded, and a key of that place may be a secret."""
+    """A note has the path of a value that could not be recorded, and keys in the path may be secret."""
     [rollout] = record(tmp_path / "run", "redact", {"env_state": {"\N{GRINNING FACE}": object()}})
     assert [note.path for note in rollout.notes] == ["steps[0].env_state.[redacted]"]
 
@@ -126,8 +126,8 @@ class Scalar:
         return self.value
 
 
-def test_a_metric_is_what_it_was(tmp_path):
-    """A number that changes after the call changes nothing in the record."""
+def test_a_metric_is_a_snapshot(tmp_path):
+    """A number that changes after the call does not change the record."""
     with create_run(tmp_path / "run") as run:
         r = run.rollout(env="e", task="t", group="g", index=0)
         scalar = Scalar()
@@ -139,7 +139,7 @@ def test_a_metric_is_what_it_was(tmp_path):
 
 
 def test_fields_that_the_recorder_sets_are_refused(tmp_path):
-    """The version, the run and the session of a rollout are the writer's; a group is named by values of their types."""
+    """Version, run and session of a rollout are set by the writer; the parts of a group's key have the right types."""
     with create_run(tmp_path / "run") as run:
         for name in ("v", "run", "session", "colour"):
             with pytest.raises(InputError, match=f"Expected fields of a rollout, got {name}="):

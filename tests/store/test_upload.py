@@ -45,21 +45,21 @@ with rolltrace.create_run(sys.argv[1], **({"join": True, "continues": ()} if sys
 
 @pytest.fixture
 def quick_retries(monkeypatch):
-    """Failures are not repeated for long."""
+    """Failures are not retried for long."""
     monkeypatch.setattr(object_files, "_RETRIES", {**object_files._RETRIES, "max_retries": 0})
     monkeypatch.setattr(upload, "RETRY_SECONDS", 0.0)
     object_files.forget_connections()
 
 
 def add(run, group: str, index: int = 0, words: int = 3) -> str:
-    """Record one rollout."""
+    """Records one rollout."""
     with run.rollout(env="sums", task="t", group=group, index=index) as one:
         one.step(prompt=[{"role": "user", "content": "word " * words}], response="2", reward=1.0)
     return one.id
 
 
 def stored_ids(address: str) -> list[str]:
-    """The ids of all lines in the store, which `check` finds nothing wrong with."""
+    """The ids of all lines in the store, in which `check` finds nothing wrong."""
     with open_run(address) as run:
         ids = [row[0] for row in run.sql("select id from every_rollout").fetchall()]
         assert run.problems == ()
@@ -89,7 +89,7 @@ def test_a_run_is_recorded_at_an_address(store, tmp_path, user_cache):
 
 
 def test_flush_returns_after_the_upload(store):
-    """What was recorded before a flush is read by others after it, and the ledger counts it."""
+    """Records before a flush can be read by others after it, and the ledger counts them."""
     address = f"s3://{BUCKET}/flushed/one"
     with create_run(address) as run:
         for count in range(1, 4):
@@ -102,7 +102,7 @@ def test_flush_returns_after_the_upload(store):
 
 
 def test_files_are_uploaded_in_the_order_in_which_they_were_written(tmp_path):
-    """Also when the number of a segment has more digits than those before it."""
+    """Files are ordered by number, also if a segment's number has more digits than earlier ones."""
     names = ["a-999999.jsonl", "a-999999.jsonl.zst", "a-1000000.jsonl", "a-1000001.jsonl.zst"]
     for name in (*names, ".a-5.jsonl"):
         (tmp_path / name).touch()
@@ -110,7 +110,7 @@ def test_files_are_uploaded_in_the_order_in_which_they_were_written(tmp_path):
 
 
 def test_after_a_failure_only_a_flush_uploads_for_a_while(store, monkeypatch):
-    """A store that fails is not asked every few seconds; what waits is uploaded by the next flush."""
+    """After a failure the store is not tried every few seconds; the next flush uploads what waits."""
     monkeypatch.setattr(object_files, "_RETRIES", {**object_files._RETRIES, "max_retries": 0})
     monkeypatch.setattr(upload, "UPLOAD_SECONDS", 0.1)
     object_files.forget_connections()
@@ -129,7 +129,7 @@ def test_after_a_failure_only_a_flush_uploads_for_a_while(store, monkeypatch):
 
 
 def test_blobs_are_uploaded_before_the_lines_that_refer_to_them(store, user_cache):
-    """So that a reader never misses one; a session uploads each once, and then deletes it from the spool."""
+    """A reader never misses a blob; a session uploads each once, and then deletes it from the spool."""
     address = f"s3://{BUCKET}/blobs/one"
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
     with create_run(address) as run:
@@ -151,7 +151,7 @@ def test_blobs_are_uploaded_before_the_lines_that_refer_to_them(store, user_cach
 
 
 def test_uploads_cost_at_most_three_times_the_bytes(store):
-    """A flush after each rollout uploads less than three times what is recorded, in few files."""
+    """A flush after each rollout uploads less than three times the recorded bytes, in few files."""
     address = f"s3://{BUCKET}/often/one"
     with create_run(address) as run:
         for index in range(120):
@@ -182,7 +182,7 @@ def test_large_segments_are_closed_and_compressed(store, user_cache):
 
 
 def test_an_outage_is_counted_and_overcome(store, user_cache, quick_retries):
-    """While the server fails, lines wait in the spool and the ledger counts them; later they are uploaded once."""
+    """During an outage, lines wait in the spool and the ledger counts them; later they are uploaded once."""
     address = f"s3://{BUCKET}/outage/one"
     with create_run(address) as run:
         first = add(run, "g0")
@@ -199,8 +199,8 @@ def test_an_outage_is_counted_and_overcome(store, user_cache, quick_retries):
     assert stored_ids(address) == [first, second]
 
 
-def test_a_spool_that_is_deleted_is_made_again(store, user_cache, monkeypatch):
-    """What waited there is counted as not uploaded, and what is recorded later is uploaded."""
+def test_a_spool_that_is_deleted_is_recreated(store, user_cache, monkeypatch):
+    """Lines that waited there count as not uploaded, and later ones are uploaded."""
     monkeypatch.setattr(upload, "UPLOAD_SECONDS", 60.0)
     address = f"s3://{BUCKET}/deleted/spool"
     with create_run(address) as run:
@@ -224,7 +224,7 @@ def test_a_spool_that_is_deleted_is_made_again(store, user_cache, monkeypatch):
 
 
 def test_a_full_spool_drops_and_counts(store, quick_retries, monkeypatch):
-    """While the server fails, the spool is bounded; what does not fit is dropped by reason."""
+    """During an outage the spool is bounded; what does not fit is dropped and counted."""
     address = f"s3://{BUCKET}/bounded/one"
     with create_run(address) as run:
         store.fault = lambda method, path, number: "500"
@@ -239,7 +239,7 @@ def test_a_full_spool_drops_and_counts(store, quick_retries, monkeypatch):
 
 
 def test_what_close_could_not_upload_is_uploaded_by_the_next_session(store, user_cache, quick_retries):
-    """A run that is closed while the server fails leaves its spool, which the next session uploads."""
+    """A run that is closed during an outage leaves its spool, which the next session uploads."""
     address = f"s3://{BUCKET}/left/one"
     with create_run(address) as run:
         store.fault = lambda method, path, number: "500"
@@ -332,7 +332,7 @@ def test_leftovers_are_uploaded_as_their_session_would_have_done(store, user_cac
 
 
 def test_an_interrupted_run_is_resumed(store):
-    """`rolltrace run --resume` completes a run at an address; what was not uploaded is played again."""
+    """`rolltrace run --resume` completes a run at an address; rollouts that were not uploaded are played again."""
     address = f"s3://{BUCKET}/resumed/one"
     words = ["run", "arithmetic", "--groups", "4", "--iterations", "3", "--out", address]
     with subprocess.Popen([sys.executable, "-m", "rolltrace", *words], stderr=subprocess.PIPE) as process:
@@ -364,7 +364,7 @@ def test_a_forked_process_leaves_its_lines_to_the_parent(store):
 
 
 def test_late_uploads_of_a_dead_machine_do_not_count(store, user_cache, tmp_path, quick_retries, monkeypatch):
-    """Rollouts that were resumed elsewhere stay those that count when the first machine uploads its own later."""
+    """Rollouts that were resumed elsewhere still count after the first machine uploads its own late."""
     address = f"s3://{BUCKET}/machines/one"
     with create_run(address) as run:
         store.fault = lambda method, path, number: "500"
@@ -383,7 +383,7 @@ def test_late_uploads_of_a_dead_machine_do_not_count(store, user_cache, tmp_path
 
 
 def test_a_session_whose_first_ledger_cannot_be_uploaded_does_not_begin(store, quick_retries):
-    """Others could not name it when they resume the run, and its rollouts would collide with theirs."""
+    """A session without a ledger in the store could not be continued, so its rollouts would collide with later ones."""
     address = f"s3://{BUCKET}/unknown/one"
     store.fault = lambda method, path, number: "500" if "/ledger/" in path else ""
     with pytest.raises(StorageError, match=f"Cannot write a run at {address}: its ledger cannot be uploaded"):
@@ -397,7 +397,7 @@ def test_a_session_whose_first_ledger_cannot_be_uploaded_does_not_begin(store, q
 
 
 def test_a_ledger_at_an_address_is_not_followed(store):
-    """Only the last line of a ledger is stored, so to follow it is refused."""
+    """Only the last line of a ledger is stored, so following it is refused."""
     address = f"s3://{BUCKET}/followed/one"
     record(address, 2)
     with open_run(address) as run, pytest.raises(InputError, match="`ledgers\\(\\)` returns it"):

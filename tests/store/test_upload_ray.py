@@ -1,4 +1,4 @@
-"""Actors of a Ray cluster that record into an object store, each node with a spool of its own."""
+"""Actors of a Ray cluster that record into an object store, each node with its own spool."""
 
 import pytest
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.core, *IGNORED_RAY_WARNINGS]
 
 @pytest.fixture(scope="module")
 def cluster(s3_server, tmp_path_factory):
-    """Two nodes with the settings of the store, and each with a folder of its own, as on two machines."""
+    """Two nodes with the settings of the store, each with its own folder, as on two machines."""
     settings = {
         "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": s3_server.endpoint,
@@ -30,20 +30,20 @@ def cluster(s3_server, tmp_path_factory):
 
 
 def require_complete(address, alone, rollouts):
-    """Every rollout is there once, as in one process, and everything is counted."""
+    """Asserts that every rollout is there once, as in one process, and that everything is counted."""
     assert table(address) == table(alone)
     with rolltrace.open_run(address) as run:
         ledgers = run.ledgers().values()
         assert list(run.sql("select count(*), count(*) filter (collides) from rollouts")) == [(rollouts, 0)]
         [(lines,)] = run.sql("select count(*) from every_rollout")
     assert all(ledger.is_balanced for ledger in ledgers)
-    assert sum(ledger.recorded - ledger.not_uploaded for ledger in ledgers) <= lines  # a lost session may have more
+    assert sum(ledger.recorded - ledger.not_uploaded for ledger in ledgers) <= lines  # a lost session may count more
     assert run_state(ledgers, rollouts, rollouts) is RunState.COMPLETE
     assert check_run(address).ok
 
 
 def test_groups_of_an_actor_that_dies_are_in_the_store_once(store, cluster, tmp_path):
-    """Each actor writes its own session to the store; groups that are played again supersede what was left."""
+    """Each actor writes its own session to the store; groups that are played again supersede the lost ones."""
     address = f"s3://{BUCKET}/ray/killed"
     plan = {"groups": 20, "concurrency": 16}
     rolltrace.play(Sums(str(tmp_path)), "scripted:noisy", out=tmp_path / "alone", **plan)
@@ -56,8 +56,8 @@ def test_groups_of_an_actor_that_dies_are_in_the_store_once(store, cluster, tmp_
     until(lambda: free_processors() == 2)
 
 
-def test_without_settings_on_the_nodes_one_sentence_says_so(store, cluster):
-    """The settings of the object store are those of each machine."""
+def test_nodes_without_settings_give_a_clear_error(store, cluster):
+    """A worker on a node that cannot reach the object store gives one clear error."""
     address = f"s3://{BUCKET}/ray/denied"
     options = {"runtime_env": {"env_vars": {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}}}
     with pytest.raises(InputError, match=r"A worker cannot read the run .* every machine has to see it"):
@@ -66,7 +66,7 @@ def test_without_settings_on_the_nodes_one_sentence_says_so(store, cluster):
 
 
 def test_a_node_that_is_lost_and_returns_costs_nothing(store, cluster, tmp_path, monkeypatch):
-    """What it had not uploaded is played again; when it uploads its spool later, the rollouts that count stay."""
+    """Rollouts that the node had not uploaded are played again, and still count when it uploads its spool later."""
     address = f"s3://{BUCKET}/ray/lost"
     plan = {"groups": 30, "concurrency": 8}
     finished = []

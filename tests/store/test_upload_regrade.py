@@ -9,7 +9,7 @@ pytestmark = pytest.mark.core
 
 
 def test_a_run_in_a_store_is_graded_where_it_is(store, tmp_path, monkeypatch):
-    """The scores are in the store, a second call finds them, and they become the rewards."""
+    """The scores are written to the store, a second call finds them, and they become the rewards."""
     pytest.importorskip("obstore")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     address = f"s3://{BUCKET}/regrade"

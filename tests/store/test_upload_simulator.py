@@ -11,7 +11,7 @@ pytestmark = pytest.mark.core
 
 
 def drive(simulator, address):
-    """Write for half a minute by a fake clock: a few lines each second, then many, then none."""
+    """Writes for half a minute by a fake clock: a few lines each second, then many, then none."""
     counter, now, [line, *_] = LedgerCounter(()), [0.0], simulator.make_lines(5_000)
     writer = simulator.make_writer(counter, now, address)
     for second in range(30):
@@ -24,7 +24,7 @@ def drive(simulator, address):
 
 
 def test_requests_are_those_of_a_real_store(simulator, store, user_cache):
-    """The same writes make the same PUT requests to a real S3 server; listings and large objects, too."""
+    """The same writes cause the same PUT requests as on a real S3 server, also for listings and large objects."""
     simulated = simulator.SimulatedStore()
     with simulated.installed():
         assert drive(simulator, "s3://bucket/run") == 636

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.core
 
 
 def test_groups_of_a_worker_that_dies_are_in_the_store_once(store, tmp_path, monkeypatch):
-    """What the lost worker had uploaded, and what it left in its spool, is superseded."""
+    """Rollouts that the lost worker had uploaded, or left in its spool, are superseded."""
     pytest.importorskip("obstore")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     address = f"s3://{BUCKET}/workers"

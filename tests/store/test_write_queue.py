@@ -1,4 +1,4 @@
-"""What waits to be written: in order, within its bounds, and nothing lost between coming and going."""
+"""The queue of lines to write: in order, within its bounds, and without losses."""
 
 import asyncio
 import threading
@@ -16,8 +16,8 @@ from rolltrace.trace.blob import Blob
 LIMIT, BATCH = 100, 20
 
 
-class BacklogMachine(RuleBasedStateMachine):
-    """A backlog that never lets anybody wait, beside a list that says what must be in it."""
+class WriteQueueMachine(RuleBasedStateMachine):
+    """A queue on which no caller waits, compared with a list of what must be in it."""
 
     def __init__(self):
         super().__init__()
@@ -41,7 +41,7 @@ class BacklogMachine(RuleBasedStateMachine):
         elif self.expected and (self.refusing or self.size + size > LIMIT):
             assert reason == "queue full"
             self.refusing = True
-        else:  # it fits, or is alone
+        else:  # it fits, or the queue is empty
             assert reason is None
             self.expected.append(job)
 
@@ -71,7 +71,7 @@ class BacklogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.expected)
     @rule(is_time=st.integers(0, 19))
     def close(self, is_time):
-        if is_time == 19:  # seldom, for it ends all else
+        if is_time == 19:  # rare, since it ends everything else
             self.queue.close()
             self.closed = True
 
@@ -81,8 +81,8 @@ class BacklogMachine(RuleBasedStateMachine):
         assert self.size <= LIMIT or len(lines) == 1
 
 
-class TestBacklogMachine(BacklogMachine.TestCase):
-    """The law, with batches small enough that some are left behind and no lingering."""
+class TestWriteQueueMachine(WriteQueueMachine.TestCase):
+    """The property, with batches small enough to leave some lines behind, and without a batch delay."""
 
     settings = settings(max_examples=examples(200), stateful_step_count=30)
 
@@ -95,13 +95,13 @@ class TestBacklogMachine(BacklogMachine.TestCase):
 
 
 def test_blobs_take_up_room():
-    """The bytes that a line's messages carry count."""
+    """The bytes of a line's blobs count for the queue's size."""
     blob = Blob.of(b"x" * 90)
     assert QueuedLine("rollouts", b"x" * 10, "id", (blob, Blob(blob.name))).size == 100
 
 
-def test_who_waits_gets_in_when_there_is_room():
-    """A caller that waits for room goes on as soon as there is some."""
+def test_waiting_caller_continues_when_there_is_room():
+    """A caller that waits for room continues as soon as there is some."""
     queue = WriteQueue(10, max_wait_seconds=60)
     queue.put(QueuedLine("rollouts", b"x" * 10))
     reasons = []
@@ -113,8 +113,8 @@ def test_who_waits_gets_in_when_there_is_room():
     assert [job.data[:1] for job in queue.take(60)] == [b"y"]
 
 
-def test_who_waits_is_told_of_the_end():
-    """Closing wakes those who wait for room, and those who wait for something to do."""
+def test_waiting_callers_are_woken_by_close():
+    """Closing wakes callers that wait for room, and the thread that waits for lines."""
     queue = WriteQueue(10, max_wait_seconds=60)
     queue.put(QueuedLine("rollouts", b"x" * 10))
     reasons = []
@@ -128,8 +128,8 @@ def test_who_waits_is_told_of_the_end():
 
 
 def test_refusing_ends_when_half_of_the_room_is_free(monkeypatch):
-    """Once a line was refused, no caller waits and nothing is taken until half of the room is free."""
-    monkeypatch.setattr(module, "BATCH_BYTES", 1)  # one line at once
+    """Once a line was refused, no caller waits and no line is accepted until half of the queue is free."""
+    monkeypatch.setattr(module, "BATCH_BYTES", 1)  # one line at a time
     queue = WriteQueue(10, max_wait_seconds=3600)
     for _ in range(5):
         assert queue.put(QueuedLine("rollouts", b"xx")) is None
@@ -150,7 +150,7 @@ def test_refusing_ends_when_half_of_the_room_is_free(monkeypatch):
 
 
 class SlowDisk:
-    """A clock that advances only while a caller waits or works, and a disk that needs so long for a line."""
+    """A clock that advances only while a caller waits or works, and a disk that takes a fixed time per line."""
 
     def __init__(self, queue, seconds_per_line, monkeypatch):
         self.now = self.waited = 0.0
@@ -165,8 +165,8 @@ class SlowDisk:
         self._advance(seconds)
 
     def _wait(self, seconds):
-        """A caller waits until the disk has taken the next line."""
-        if seconds > 0:  # else it is the disk that asks whether there is more
+        """The caller waits until the disk has written the next line."""
+        if seconds > 0:  # else the disk asks whether there is more
             needed = self._seconds_per_line if self._queue.is_pending else 0.0
             spent = min(seconds, max(0.0, self._done + needed - self.now) + 1e-9)
             self.waited += spent
@@ -184,7 +184,7 @@ class SlowDisk:
 
 @pytest.mark.parametrize("rate", [10, 1_000, 50_000, 99_000, 200_000])
 def test_slow_disk_takes_a_small_part_of_the_time(rate, monkeypatch):
-    """Callers wait for `max_wait_seconds`, then for a small part of the time, and lose the rest."""
+    """Callers wait for `max_wait_seconds`, then for a small fraction of the time, and further lines are refused."""
     patience, pause, size = 1.0, 0.001, 100  # 100,000 bytes a second are handed in
     queue = WriteQueue(2_000, patience)
     disk = SlowDisk(queue, size / rate, monkeypatch)
@@ -195,11 +195,11 @@ def test_slow_disk_takes_a_small_part_of_the_time(rate, monkeypatch):
     assert disk.waited <= patience + MAX_WAIT_FRACTION * disk.now + 1e-6
     assert (refused == 0) == (rate >= 99_000)
     taken = 60_000 - refused
-    assert taken >= min(0.4 * rate * disk.now / size, 60_000 * 0.9)  # the disk is still put to use
+    assert taken >= min(0.4 * rate * disk.now / size, 60_000 * 0.9)  # the disk is still used
 
 
-def test_event_loop_never_waits():
-    """A caller inside a running event loop is refused at once, however patient the backlog is."""
+def test_caller_in_an_event_loop_never_waits():
+    """A caller in a running event loop is refused at once, whatever `max_wait_seconds` is."""
     queue = WriteQueue(10, max_wait_seconds=3600)
 
     async def put_too_much():
@@ -210,8 +210,8 @@ def test_event_loop_never_waits():
     assert queue.put(QueuedLine("rollouts", b"x" * 10)) is None
 
 
-def test_endless_patience_never_refuses():
-    """Who says that callers may wait without end loses nothing."""
+def test_unbounded_wait_never_refuses():
+    """With `max_wait_seconds=inf`, callers wait and no line is refused."""
     queue = WriteQueue(10, max_wait_seconds=float("inf"))
     queue.put(QueuedLine("rollouts", b"x" * 10))
     reasons = []
@@ -223,7 +223,7 @@ def test_endless_patience_never_refuses():
 
 
 def test_threads_lose_nothing():
-    """What many threads put in comes out once, and in the order of each thread."""
+    """Lines that many threads put in are taken once, and in the order of each thread."""
     queue = WriteQueue(500, max_wait_seconds=60)
     taken = []
 
@@ -248,8 +248,8 @@ def test_threads_lose_nothing():
         assert [each for each in taken if each.startswith(name)] == [f"{name} {number}" for number in range(200)]
 
 
-def test_barrier_comes_after_what_was_put_before_it():
-    """What was put in before a barrier is taken before it."""
+def test_barrier_comes_after_earlier_lines():
+    """Lines that were put before a barrier are taken before it."""
     queue = WriteQueue(100, max_wait_seconds=0)
     queue.put(QueuedLine("rollouts", b"a"))
     queue.put_barrier(SignalSafeEvent())
@@ -257,8 +257,8 @@ def test_barrier_comes_after_what_was_put_before_it():
     assert [type(item) for item in queue.take(0)] == [QueuedLine, SignalSafeEvent, QueuedLine]
 
 
-def test_flag_ends_one_wait():
-    """A flag that is set, once or often, ends one wait; it says whether it was set in time."""
+def test_event_ends_one_wait():
+    """An event that is set, once or several times, ends one wait, which returns whether it was set in time."""
     flag = SignalSafeEvent()
     assert flag.wait(0) is False
     flag.set()

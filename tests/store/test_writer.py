@@ -46,7 +46,7 @@ def test_each_line_is_one_rollout(tmp_path, make_line):
 
 
 def test_ledger_follows_a_rollout(tmp_path, make_line):
-    """A rollout is in flight from its beginning to its line."""
+    """A rollout is in flight from its beginning until its line is written."""
     with create_run(tmp_path / "run") as writer:
         line = make_line(writer)
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 1, 0)
@@ -74,8 +74,8 @@ def test_ledger_adds_up_whatever_happens(events):
         assert tally.ledger("run", "session").is_balanced
 
 
-def test_what_is_in_flight_at_the_end_shows(tmp_path, make_line):
-    """Closing does not pretend that a rollout without a line was recorded."""
+def test_rollouts_in_flight_at_the_end_are_counted(tmp_path, make_line):
+    """Closing counts a rollout without a line as in flight."""
     with create_run(tmp_path / "run") as writer:
         make_line(writer)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
@@ -83,7 +83,7 @@ def test_what_is_in_flight_at_the_end_shows(tmp_path, make_line):
 
 
 def test_flushed_rollouts_survive_a_kill(tmp_path):
-    """What flush has returned for is there after `kill -9`, and the ledger shows what was in flight."""
+    """Flushed rollouts can be read after `kill -9`, and the ledger counts those in flight."""
     script = """
 import os, signal, sys
 from rolltrace.store.create import create_run
@@ -111,7 +111,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def small_files():
-    """Lets a test set the largest size a file of this process may have, as a full disk would."""
+    """Sets the largest file size of this process, to imitate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -120,7 +120,7 @@ def small_files():
 
 
 def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, caplog):
-    """A disk that takes half a line costs that line only: it is counted, told once, and the next is not glued to it."""
+    """A disk that takes half a line drops that line only: it is counted, logged once, and not joined with the next."""
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(4)]
         lines[0].record()
@@ -141,7 +141,7 @@ def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, c
 
 
 def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, small_files, monkeypatch):
-    """Where half a line cannot be removed, the next line goes to a new file."""
+    """If a torn line cannot be truncated, the next line goes to a new file."""
 
     def refuse(*_):
         raise OSError(5, "Input/output error")
@@ -164,7 +164,7 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
 
 
 def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplog):
-    """A run that is deleted under the writer raises nothing; the loss is logged, and that no ledger can tell of it."""
+    """Deleting a run under its writer raises nothing; the loss and the missing ledger are logged."""
     with create_run(tmp_path / "run") as writer:
         make_line(writer).record()
         assert writer.flush()
@@ -182,7 +182,7 @@ def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplo
 
 
 def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
-    """Where only the file was deleted, what comes after it is kept."""
+    """If only the segment was deleted, later lines go to a new one."""
     with create_run(tmp_path / "run") as writer:
         make_line(writer, index=0).record()
         assert writer.flush()
@@ -192,7 +192,7 @@ def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
 
 
 def test_rollout_that_cannot_be_encoded_is_counted(tmp_path, make_line):
-    """A rollout that is no record does not raise into the caller."""
+    """A rollout that cannot be encoded does not raise into the caller."""
     with create_run(tmp_path / "run") as writer:
         make_line(writer)._replace(outcome={}).record()
         assert writer.ledger.unrecordable == {"TypeError": 1}
@@ -201,7 +201,7 @@ def test_rollout_that_cannot_be_encoded_is_counted(tmp_path, make_line):
 
 
 def test_late_lines_are_dropped_and_counted(tmp_path, make_line, make_score):
-    """After closing, nothing is written and nothing is lost silently; closing again does nothing."""
+    """After closing, nothing is written, every record is counted as dropped, and closing again does nothing."""
     writer = create_run(tmp_path / "run")
     line = make_line(writer)
     writer.close()
@@ -233,7 +233,7 @@ def test_threads_share_a_writer(tmp_path, make_line):
 
 
 def test_blob_is_kept_once(tmp_path, make_line):
-    """Bytes that several messages carry are one file, named by its content, and nothing else is left in the folder."""
+    """Bytes that several messages carry are one file named by its content, and the folder has no other file."""
     blob = Blob.of(b"png bytes")
     message = Message("user", "look", parts=(Part("image", blob=blob),))
     with create_run(tmp_path / "run") as writer:
@@ -245,7 +245,7 @@ def test_blob_is_kept_once(tmp_path, make_line):
 
 
 def test_blob_cannot_leave_its_folder(tmp_path, make_line):
-    """A name that is a path is not followed when writing; the line is kept and the loss counted."""
+    """A blob name that is a path is not followed when writing; the line is written and the loss counted."""
     blob = Blob.of(b"x")
     blob.name = "../../escaped"
     message = Message("user", "look", parts=(Part("image", blob=blob),))
@@ -257,7 +257,7 @@ def test_blob_cannot_leave_its_folder(tmp_path, make_line):
 
 
 def test_blob_without_bytes_is_counted(tmp_path, make_line):
-    """A blob read from another run's record has a name and no bytes; that this run lacks them is counted."""
+    """A blob from another run's record has a name and no bytes; the missing bytes are counted."""
     message = Message("user", "look", parts=(Part("image", blob=Blob(Blob.of(b"x").name)),))
     with create_run(tmp_path / "run") as writer:
         make_line(writer, message).record()
@@ -265,7 +265,7 @@ def test_blob_without_bytes_is_counted(tmp_path, make_line):
 
 
 def test_score_that_cannot_be_encoded_is_counted(tmp_path, make_score):
-    """A score that is no record does not raise into the caller."""
+    """A score that cannot be encoded does not raise into the caller."""
     with create_run(tmp_path / "run") as writer:
         writer.write_score(None)
         writer.write_score(make_score(writer, "fine", 1.0))
