@@ -1,4 +1,4 @@
-"""Moves for games of textarena: a policy that plays random ones, legal and illegal, and the story its records tell."""
+"""Moves for games of textarena: a policy that plays random legal and illegal moves, and the moves in its records."""
 
 import itertools
 import random
@@ -57,7 +57,7 @@ SEATS |= dict.fromkeys(["Blackjack-v0", "GuessTheNumber-v0", "TowerOfHanoi-v0"],
 
 
 class Mover:
-    """Says one of the moves at random, by the request's seed; every so often one that no game takes."""
+    """Plays a random move by the request's seed; sometimes one that no game accepts."""
 
     version = None
     context_length = None
@@ -85,7 +85,7 @@ async def play(builder, policy, **settings):
 
 
 def story(rollout):
-    """All moves of a game, of whatever seat, as the record of one seat tells them: number, seat, legality."""
+    """All moves of a game, of all seats, as the record of one seat has them: number, seat, legality."""
     states = [step.trace.env_state for step in rollout.steps] or [rollout.ended_before_first_turn.env_state]
     told = []
     for state in states:
@@ -97,7 +97,7 @@ def story(rollout):
 
 
 def texts(rollouts):
-    """What was said at each move of one game, from the records of all its seats."""
+    """The text of each move of one game, from the records of all its seats."""
     said = {}
     for rollout in rollouts:
         for step in rollout.steps:
@@ -108,6 +108,6 @@ def texts(rollouts):
 
 
 def seen(rollout):
-    """Every text that a seat was ever shown."""
+    """Every text that a seat was shown."""
     prompts = [step.trace.prompt for step in rollout.steps] + [rollout.conversation]
     return {message.content for prompt in prompts for message in prompt if message.role != "assistant"}

@@ -1,4 +1,4 @@
-"""A small game of one's own, for tests of tables and of groups of games."""
+"""A small user-written game, for tests of tables and of groups of games."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from rolltrace.envs.game_group import GameGroup
 
 
 class Countdown(Game):
-    """Players take 1 or 2 from a heap in turn; who takes the last wins 1, the others lose 1. Each has a secret."""
+    """Players take 1 or 2 from a heap in turn; taking the last wins 1, the others lose 1. Each has a secret."""
 
     def __init__(self, heap=5, seats=2):
         self.seats = seats
@@ -45,7 +45,7 @@ class Countdown(Game):
 
 
 def start(heap, seats, seed):
-    """A fresh game; nothing in it is left to chance."""
+    """A fresh game without randomness."""
     return Countdown(heap, seats)
 
 

@@ -14,7 +14,7 @@ from rolltrace.graders.answer_check import extract_answer
 
 @given(st.sampled_from(sorted(DIFFICULTIES)), st.integers(0, 2**32))
 def test_the_answer_is_the_value_of_the_text(difficulty, seed):
-    """What is computed while the expression grows is what its text comes to, parentheses and all."""
+    """The answer computed while the expression grows equals the value of its text, with parentheses."""
     level = DIFFICULTIES[difficulty]
     expression = make_question_expression(random.Random(seed), level)
     assert evaluate(expression.text) == expression.value
@@ -22,7 +22,7 @@ def test_the_answer_is_the_value_of_the_text(difficulty, seed):
 
 
 def test_tasks_depend_on_difficulty_seed_and_number_only():
-    """The same three give the same task, and any other gives another."""
+    """Equal difficulty, seed and number give the same task, and any others give another."""
     first, again = (ArithmeticTasks(3).builder(5, episodes=2, seed=1) for _ in range(2))
     assert first == again
     others = [
@@ -36,14 +36,14 @@ def test_tasks_depend_on_difficulty_seed_and_number_only():
 
 
 def test_the_generated_tasks_stay_as_they_are():
-    """A task's name stands for the same question in every version: recorded runs refer to it."""
+    """A task's name means the same question in every version, because recorded runs refer to it."""
     builder = ArithmeticTasks(2).builder(1, episodes=1, seed=0)
     assert builder.question.splitlines()[0] == "What is (4 + 18) * 12?"
     assert builder.reference == "264"
 
 
 def test_the_builder_tells_the_record_what_it_was_made_with():
-    """Arguments, task and seed are in the builder, and it pickles."""
+    """The builder has its arguments, task and seed, and it pickles."""
     builder = ArithmeticTasks(2, format_coef=0.5).builder(0, episodes=4, seed=0)
     assert pickle.loads(pickle.dumps(builder)) == builder
     assert builder.env_args == {"difficulty": 2, "format_coef": 0.5, "examples": 0, "system": None}
@@ -62,7 +62,7 @@ def test_examples_are_worked_and_right():
 
 
 def test_no_example_gives_the_answer_away():
-    """The question itself is never among the examples, though at difficulty 1 there are few questions."""
+    """The question is never among the examples, although at difficulty 1 there are few questions."""
     tasks = ArithmeticTasks(1, examples=MAX_EXAMPLES)
     for number in range(100):
         builder = tasks.builder(number, episodes=1, seed=0)
@@ -83,7 +83,7 @@ def test_no_example_gives_the_answer_away():
     ],
 )
 def test_arguments_out_of_range_are_refused(options):
-    """A difficulty that does not exist is an error that says which do."""
+    """An unknown difficulty is an error that lists the known ones."""
     with pytest.raises(
         InputError, match=r"Expected (difficulty from 1 to 5|examples from 0 to 64|format_coef to be a finite)"
     ):

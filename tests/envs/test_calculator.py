@@ -44,7 +44,7 @@ def test_the_answer_is_the_value_of_the_expression(difficulty, number, seed):
 
 
 def test_tasks_are_the_same_everywhere():
-    """A task depends on seed, number and difficulty, and on nothing else."""
+    """A task depends on seed, number and difficulty only."""
     builder = make(3, 0)
     assert builder.task == "difficulty2-seed0-3"
     assert builder.task_data == {"expression": "426 - (96 * 86)", "answer": "-7830"}
@@ -57,7 +57,7 @@ def test_tasks_are_the_same_everywhere():
 
 
 def test_a_run_walks_different_tasks():
-    """Tasks have no end, so none repeats."""
+    """Generated tasks do not repeat."""
     tasks = CalculatorTasks()
     names = [
         group.task
@@ -68,7 +68,7 @@ def test_a_run_walks_different_tasks():
 
 
 async def test_builders_pickle():
-    """A builder that went through a pickle makes the same episodes."""
+    """A pickled builder makes the same episodes."""
     builder = make()
     copy = pickle.loads(pickle.dumps(builder))
     assert fields_of(copy) == fields_of(builder)
@@ -76,7 +76,7 @@ async def test_builders_pickle():
 
 
 async def test_the_prompt_asks_and_does_not_tell():
-    """The policy sees the question, the tool and the form of the answer, never the answer."""
+    """The policy sees the question, the tool and the answer format, never the answer."""
     builder = make()
     observation = await first_observation(builder)
     (message,) = observation.messages
@@ -88,7 +88,7 @@ async def test_the_prompt_asks_and_does_not_tell():
 
 
 async def test_a_right_play():
-    """The tool gives the value; the line that repeats it is worth 1."""
+    """The tool gives the value; the answer line that repeats it earns 1."""
     env = await start()
     call = ToolCall("calculator", '{"expression": "87 - (378 + 162)"}', "c")
     used = await env.step(say("", call))
@@ -111,7 +111,7 @@ async def test_a_right_play():
     ],
 )
 async def test_answers_are_compared_as_numbers(text, answer, correct):
-    """The last answer line counts, whatever way the number is written; no answer is a wrong one."""
+    """The last answer line counts, however the number is written; no answer is wrong."""
     env = await start()
     result = await env.step(say(text))
     assert (result.reward, result.done) == (correct, True)
@@ -130,7 +130,7 @@ async def test_running_out_of_turns_is_wrong():
 
 
 async def test_a_bad_expression_is_answered():
-    """What the evaluator refuses reaches the policy in words made for it."""
+    """The error of the evaluator reaches the policy in a message made for it."""
     outcome = await calculator_tool().call('{"expression": "9**9**9"}')
     assert outcome.content == "Error: Expected numbers of at most 1000 digits, got more at character 2."
     with pytest.raises(ToolError):
@@ -146,6 +146,6 @@ async def test_a_bad_expression_is_answered():
     ],
 )
 def test_wrong_settings(settings, message):
-    """A wrong setting is named before anything is played."""
+    """The error names a wrong setting before anything is played."""
     with pytest.raises(InputError, match=message):
         CalculatorTasks(**settings)

@@ -1,4 +1,4 @@
-"""Datasets that need pyarrow, where it is not installed."""
+"""Datasets that need pyarrow, if it is not installed."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SHAPES = Path(__file__).parent / "shapes"
 
 
 def test_a_saved_dataset_needs_pyarrow(monkeypatch):
-    """Where it is not installed, the error says how to install it."""
+    """Without pyarrow, the error says how to install it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     with pytest.raises(InputError, match=r"needs pyarrow: pip install 'rolltrace\[frames\]'"):
         [list(source.rows) for source in open_sources(SHAPES / "gsm8k_saved", None)]

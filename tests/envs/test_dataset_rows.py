@@ -33,7 +33,7 @@ def test_rows_come_in_order(tmp_path):
 
 
 def test_other_keys_are_kept_where_there_is_a_place(tmp_path):
-    """A row type with a field `other` gets the keys it does not know, also one that is called so."""
+    """A row type with a field `other` gets the unknown keys, also one that is named `other`."""
     path = write(tmp_path, '{"id": "a", "level": 2, "other": null}')
     assert read_rows(path, Keeping) == [Keeping("a", {"level": 2, "other": None})]
 
@@ -54,7 +54,7 @@ def test_other_keys_are_kept_where_there_is_a_place(tmp_path):
     ],
 )
 def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, message):
-    """Whatever is wrong with a line, the error says where it is, what was expected and what came."""
+    """Whatever is wrong with a line, the error names file and line, what was expected and what came."""
     path = write(tmp_path, GOOD.encode() + b"\n" + line + b"\n")
     with pytest.raises(DataError) as caught:
         read_rows(path, Plain, unique="id")
@@ -62,7 +62,7 @@ def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, message):
 
 
 def test_a_caller_can_refuse_a_row(tmp_path):
-    """What a caller finds wrong is named by file and line as well."""
+    """An error that a caller raises for a row is named by file and line too."""
 
     def refuse(row):
         raise DataError("expected something else.")
@@ -74,13 +74,13 @@ def test_a_caller_can_refuse_a_row(tmp_path):
 
 @pytest.mark.parametrize("data", ["", "\n\n", "\ufeff"])
 def test_an_empty_file_is_an_error(tmp_path, data):
-    """No rows is never what was meant."""
+    """A file without rows is refused."""
     with pytest.raises(DataError, match=r"rows\.jsonl: expected at least one row, got an empty file"):
         read_rows(write(tmp_path, data), Plain)
 
 
 def test_what_is_no_file_is_an_error(tmp_path):
-    """A path that is not there, is a directory or is no path at all is named."""
+    """A path that is missing, a directory or no path at all is named in the error."""
     with pytest.raises(
         DataError, match=r"none\.jsonl: expected a JSONL, CSV or Parquet file, or .* but nothing is at this path"
     ):
@@ -92,6 +92,6 @@ def test_what_is_no_file_is_an_error(tmp_path):
 
 
 def test_a_device_is_no_file():
-    """What never ends is not read."""
+    """A device, which may never end, is not read."""
     with pytest.raises(DataError, match="a device"):
         read_rows("/dev/zero", Plain)

@@ -1,4 +1,4 @@
-"""Files that hold rows: what is read, and what hostile or damaged files are answered with."""
+"""Files that hold rows: what is read, and the errors for hostile or damaged files."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def write(path, data):
 
 
 def test_a_json_file_is_a_list_or_lines(tmp_path):
-    """By what it starts with."""
+    """A JSON file that starts with `[` is a list, any other is lines."""
     assert rows_of(write(tmp_path / "list.json", '\ufeff [{"a": 1},\n {"a": 2}]')) == [(1, {"a": 1}), (2, {"a": 2})]
     assert rows_of(write(tmp_path / "lines.json", '{"a": 1}\n{"a": 2}\n')) == [(1, {"a": 1}), (2, {"a": 2})]
     with pytest.raises(DataError, match=r"broken\.json: expected a JSON list of objects"):
@@ -44,13 +44,13 @@ def test_a_json_file_is_a_list_or_lines(tmp_path):
 
 
 def test_a_compressed_file_is_named(tmp_path):
-    """It is not read as text."""
+    """A compressed file is refused by name, and not read as text."""
     with pytest.raises(DataError, match="got a compressed file: decompress it first"):
         rows_of(write(tmp_path / "rows.jsonl.gz", b"\x1f\x8b"))
 
 
 def test_rows_that_are_too_large_are_refused(tmp_path, monkeypatch):
-    """Each row and all rows together are bounded, and the error has the row's number."""
+    """The size of each row and of all rows is bounded, and the error has the row's number."""
     monkeypatch.setattr(sources, "MAX_ROW_CHARS", 40)
     monkeypatch.setattr(sources, "MAX_TOTAL_CHARS", 100)
     with pytest.raises(DataError, match=r"a\.jsonl:2: expected a line of at most 40 bytes, got more"):
@@ -73,7 +73,7 @@ CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1))
 def test_csv_gives_back_what_was_written(tmp_path, rows):
-    """Quotes, separators and line ends inside cells included; every cell is text."""
+    """Cells are read back as written, with quotes, separators and line ends; every cell is text."""
     quoted = ["question,answer", *(",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row) for row in rows)]
     path = write(tmp_path / "own.csv", "\n".join(quoted) + "\n")
     assert [tuple(row.values()) for _, row in rows_of(path)] == rows
@@ -95,7 +95,7 @@ def test_other_separators(tmp_path):
 
 
 def test_a_long_cell(tmp_path):
-    """A solution may be longer than Python's own limit of 128 KB."""
+    """A cell may be longer than Python's default limit of 128 KB."""
     [(_, row)] = rows_of(write(tmp_path / "own.csv", f"a\n{'x' * 300_000}\n"))
     assert len(row["a"]) == 300_000
 
@@ -112,7 +112,7 @@ def test_a_long_cell(tmp_path):
     ],
 )
 def test_bad_csv_is_named_by_line(tmp_path, data, message):
-    """Nothing is guessed."""
+    """Malformed CSV is an error that names the line; nothing is guessed."""
     with pytest.raises(DataError) as caught:
         rows_of(write(tmp_path / "own.csv", data))
     assert f"own.csv{message}" in str(caught.value)
@@ -122,7 +122,7 @@ def test_bad_csv_is_named_by_line(tmp_path, data, message):
 
 
 def test_parquet_comes_through(tmp_path):
-    """Lists, structs, maps, nulls and numbers, as Python has them; the path adds no columns."""
+    """Lists, structs, maps, nulls and numbers are read as Python values; the path adds no columns."""
     folder = tmp_path / "split=train"
     folder.mkdir()
     kinds = pa.schema(
@@ -143,14 +143,14 @@ def test_parquet_comes_through(tmp_path):
 
 
 def test_parquet_by_its_first_bytes(tmp_path):
-    """Whatever the file is called."""
+    """A Parquet file is recognised by its first bytes, whatever its name is."""
     shutil.copy(SHAPES / "gsm8k.parquet", tmp_path / "data.bin")
     assert len(rows_of(tmp_path / "data.bin")) == 3
 
 
 @pytest.mark.parametrize("shape", ["text", "list", "struct", "map"])
 def test_a_file_that_swells_is_refused_before_it_does(tmp_path, shape):
-    """A few kilobytes that stand for 10 GB of text are measured within a bounded memory, and not read."""
+    """A file of a few kilobytes that expands to 10 GB of text is measured in bounded memory, and refused."""
     count, large = 5_000, "x" * (2 << 20)
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([large]))
     ends = pa.array(range(count + 1), pa.int32())
@@ -169,7 +169,7 @@ def test_a_file_that_swells_is_refused_before_it_does(tmp_path, shape):
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise", "text"])
 def test_damaged_parquet(tmp_path, damage):
-    """The error names the file and says what it should be."""
+    """The error names the file and its expected format."""
     whole = (SHAPES / "gsm8k.parquet").read_bytes()
     data = {"cut": whole[:-20], "empty": b"", "noise": random.Random(1).randbytes(5000), "text": b"a,b\n1,2\n"}[damage]
     with pytest.raises(DataError, match=r"own\.parquet: expected a Parquet file that can be read, got: "):
@@ -184,7 +184,7 @@ def saved(tmp_path, name="gsm8k_saved"):
 
 
 def test_shards_are_read_in_order(tmp_path):
-    """Rows are numbered through all files."""
+    """Rows are numbered across all files."""
     assert [number for number, _ in rows_of(SHAPES / "gsm8k_saved")] == [1, 2, 3]
     folder = saved(tmp_path)
     (folder / "data-00001-of-00002.arrow").unlink()
@@ -194,7 +194,7 @@ def test_shards_are_read_in_order(tmp_path):
 
 @pytest.mark.parametrize("name", ["../secret.arrow", "/etc/passwd", "..", "", "a\0b"])
 def test_a_saved_dataset_does_not_lead_out_of_its_folder(tmp_path, name):
-    """Names of files and splits are those of files inside it."""
+    """File and split names that lead out of the dataset's folder are refused."""
     folder = saved(tmp_path)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
     with pytest.raises(DataError, match=r"state\.json: expected names inside its directory, got"):
@@ -207,7 +207,7 @@ def test_a_saved_dataset_does_not_lead_out_of_its_folder(tmp_path, name):
 
 @pytest.mark.parametrize("state", ["", "[]", "{}", '{"_data_files": 5}', '{"_data_files": ["a"]}'])
 def test_a_damaged_state(tmp_path, state):
-    """It is named."""
+    """The error names the damaged file."""
     folder = saved(tmp_path)
     (folder / "state.json").write_text(state)
     with pytest.raises(DataError, match=r"state\.json: expected what `save_to_disk` writes, got"):
@@ -215,7 +215,7 @@ def test_a_damaged_state(tmp_path, state):
 
 
 def test_a_folder_of_parquet_files_needs_a_pattern(tmp_path):
-    """The error shows it."""
+    """The error shows the pattern to use."""
     shutil.copy(SHAPES / "gsm8k.parquet", tmp_path / "train-0.parquet")
     with pytest.raises(DataError, match=r"without state\.json: give a pattern, such as data='.*/\*\.parquet'"):
         rows_of(tmp_path)
@@ -248,7 +248,7 @@ print(refused)
 
 @pytest.mark.parametrize("name", ["gsm8k_saved", "chat_saved", "gsm8k.parquet", "chat.parquet"])
 def test_damage_is_an_error_and_never_a_crash(tmp_path, name):
-    """Bytes that were changed or cut off give rows or a `DataError`, and the process goes on."""
+    """Bytes that were changed or cut off give rows or a `DataError`, and never crash the process."""
     if name.endswith("_saved"):
         place, file = saved(tmp_path, name), next(SHAPES.joinpath(name).glob("*.arrow")).name
     else:

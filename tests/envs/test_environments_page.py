@@ -1,4 +1,4 @@
-"""What the page about the environments shows is run, and it names every environment."""
+"""The commands of the page about environments are run, and it names every environment."""
 
 import json
 import re
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 
 
 def test_the_page_names_every_environment_and_check():
-    """One that is added has its row."""
+    """Every environment and check has a row in the tables."""
     names = {*BUILT_IN, *(f"{name}:{family.member}" for name, family in FAMILIES.items())}
     assert (
         set(re.findall(r"`([a-z_]+(?::[A-Z]+)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.MULTILINE)))) >= names
@@ -27,7 +27,7 @@ def test_the_page_names_every_environment_and_check():
 
 
 def test_the_commands_run(tmp_path, monkeypatch):
-    """Each succeeds, in their order, in one directory."""
+    """The commands succeed in their order, in one directory."""
     pytest.importorskip("textarena")
     monkeypatch.chdir(tmp_path)
     Path("criteria.jsonl").write_text(json.dumps({"text": "Uses the calculator.", "name": "uses"}) + "\n")

@@ -1,4 +1,4 @@
-"""Games of one's own: a table, its seats, and every way in which one of them may leave it."""
+"""User-written games: a table, its seats, and every way in which a seat can leave."""
 
 import asyncio
 import random
@@ -19,12 +19,12 @@ from stage import Remembering, never, said, skip_time
 
 
 def by_seat(*moves):
-    """A policy that says, for each seat, the moves in turn."""
+    """A policy with the moves of each seat, in turn."""
     return Remembering(lambda request: said(moves[request.identity.seat or 0][request.step]))
 
 
 async def test_each_seat_is_told_its_turns_and_its_reward():
-    """The reward is that of the last step of every seat, also of one that waits when another ends the game."""
+    """The reward is on the last step of every seat, also of one that waits when another ends the game."""
     first, second = await play(countdowns(), by_seat(["2", "1"], ["1", "1"]))
     assert [step.reward for step in first.steps] == [0.0, -1.0]
     assert [step.reward for step in second.steps] == [0.0, 1.0]
@@ -40,7 +40,7 @@ async def test_each_seat_is_told_its_turns_and_its_reward():
 
 
 async def test_the_record_of_a_step():
-    """It holds the seat, the move's number and legality, who moves next, what others did, and why the game ended."""
+    """A step has the seat, the move's number and legality, the next seat, others' moves, and why the game ended."""
     first, second = await play(countdowns(), by_seat(["2", "7", "1"], ["1", "1"]))
     states = [step.trace.env_state for step in first.steps]
     assert states == [
@@ -65,7 +65,7 @@ async def test_the_record_of_a_step():
 
 @pytest.mark.parametrize("concurrency", [1, 64])
 async def test_indexes_episodes_and_seats(concurrency):
-    """A group of games is several episodes; a low bound on requests does not hang one."""
+    """A group of games is several episodes; a low bound on requests does not deadlock a game."""
     builder = countdowns(heap=9, seats=3, episodes=4)
     policy = Remembering(lambda request: said(random.Random(request.seed).choice(["1", "2", "x"])))
     rollouts = await asyncio.wait_for(play(builder, policy, concurrency=concurrency), 60)
@@ -77,7 +77,7 @@ async def test_indexes_episodes_and_seats(concurrency):
 
 
 async def test_a_seat_sees_no_secret_of_another():
-    """Whatever a seat is shown holds its own secret and nobody else's."""
+    """A seat's messages hold its own secret and no other seat's."""
     rollouts = await play(countdowns(heap=9, seats=3), Remembering(lambda request: said("1")))
     assert sorted(rollout.seat for rollout in rollouts) == [0, 1, 2]
     for rollout in rollouts:
@@ -86,7 +86,7 @@ async def test_a_seat_sees_no_secret_of_another():
 
 
 async def test_a_game_that_ends_before_a_seat_has_moved():
-    """Nobody asks its policy, for there is no move to make; its record says how it ended, and has the game's reward."""
+    """The seat's policy is not asked; its record has the game's stop reason and reward."""
     first, second = await play(countdowns(heap=2), by_seat(["2"], []))
     assert first.reward == 1.0
     assert (second.steps, second.pending_prompt, second.status, second.stop_reason) == ((), None, "ok", "completed")
@@ -105,7 +105,7 @@ async def test_a_game_that_ends_before_a_seat_has_moved():
 
 
 async def test_a_move_that_breaks_the_game_is_a_step_of_its_seat():
-    """The seat that made it has the move as it was said and nothing of the move before; the others were aborted."""
+    """The seat that made it has the move as a failed step, without an earlier state; the others are aborted."""
     first, second = await play(countdowns(heap=9), by_seat(["1", "crash"], ["2"]))
     assert [(step.env_failure, step.trace.policy_response.content) for step in first.steps] == [
         (None, "1"), ("raised", "crash"),
@@ -119,7 +119,7 @@ async def test_a_move_that_breaks_the_game_is_a_step_of_its_seat():
 
 
 async def test_the_cap_on_moves():
-    """A game that is stopped has no winner, and says so; one that ends with the last move it may have is complete."""
+    """A game that is stopped at the cap has no winner; one that ends with its last allowed move is complete."""
     first, second = await play(countdowns(heap=9, max_moves=3), by_seat(["1", "1"], ["1", "1"]))
     assert {(r.stop_reason, r.stopped_by, r.reward) for r in (first, second)} == {("max_turns", "env", 0.0)}
     assert first.conversation[-1].content == "The game was stopped after 3 moves."
@@ -158,7 +158,7 @@ async def test_an_opponent_is_asked():
 
 
 async def test_an_opponent_may_move_first():
-    """It is asked before the seat that is played has its first prompt; without opponents the policy plays all."""
+    """An opponent may be asked before the played seat's first prompt; without opponents the policy plays all seats."""
     [rollout] = await play(countdowns(heap=3, play_as=1), Remembering(lambda request: said("1")))
     assert [call.role for call in rollout.calls] == ["opponent", "opponent"]
     assert rollout.steps[0].trace.prompt[-1].content == "You are 1. Your secret is s1cret.\n0 took 1, 2 are left."
@@ -166,7 +166,7 @@ async def test_an_opponent_may_move_first():
 
 
 async def test_opponents_by_the_number_of_their_seat():
-    """Whoever was given a seat of the game plays it; the others are the opponent's, and the rollout the policy's."""
+    """A policy given for `seatN` plays that seat; the other seats are the opponent's, and the rollout the policy's."""
     names = ("policy", "opponent", "second", "nobody")
     policy, opponent, second, nobody = (Mover(["1"], illegal=0, name=name) for name in names)
     roles = {"opponent": opponent, "seat2": second, "seat0": nobody}
@@ -179,7 +179,7 @@ async def test_opponents_by_the_number_of_their_seat():
 
 
 async def test_an_opponent_that_does_not_answer():
-    """It is a failure of that policy, recorded with the rollout."""
+    """The failure is that policy's, and is recorded with the rollout."""
     broken = Remembering(ConnectionError("gone"))
     [rollout] = await play(countdowns(play_as=0), Remembering(said("1")), roles={"opponent": broken})
     assert (rollout.status, rollout.error.layer, rollout.error.type) == ("error", "policy", "RoleError")
@@ -188,7 +188,7 @@ async def test_an_opponent_that_does_not_answer():
 
 @pytest.mark.parametrize("seconds", [None, 1.0])
 async def test_an_opponent_that_takes_too_long(seconds):
-    """Its own time is bounded by the table, the rollout's by the runner."""
+    """The table bounds an opponent's time, the runner that of the rollout."""
     settings = {} if seconds is None else {"opponent_seconds": seconds}
     limits = Limits(timeout=100.0 if seconds is None else None)
     [rollout] = await play(
@@ -210,7 +210,7 @@ WAYS_OUT = {
 @pytest.mark.parametrize("way", WAYS_OUT)
 @pytest.mark.parametrize("leaver", [0, 1, 2])
 async def test_a_seat_that_leaves_ends_the_game_for_all(way, leaver):
-    """Whatever way out a seat takes, the others end as `episode_aborted`, and nobody waits."""
+    """However one seat leaves, the other seats end as `episode_aborted` and do not wait."""
     answer, limits, reason = WAYS_OUT[way]
 
     def tokens(request):
@@ -239,8 +239,8 @@ async def test_a_seat_that_leaves_ends_the_game_for_all(way, leaver):
     assert all(rollout.reward is None for rollout in rollouts if rollout.stop_reason == "episode_aborted")
 
 
-async def test_without_a_runner_nobody_waits_for_ever():
-    """Seats that wait for one that was closed are told so, after a while in which a runner would have aborted them."""
+async def test_without_a_runner_waiting_seats_get_an_error():
+    """Seats that wait for a closed seat get an error, after the time in which a runner would have aborted them."""
     first, second = GameTable(Countdown()).envs()
     await first.initial_observation()
     waiting = asyncio.create_task(second.initial_observation())
@@ -255,8 +255,8 @@ async def test_without_a_runner_nobody_waits_for_ever():
     await second.close()
 
 
-async def test_a_game_that_fails_is_left():
-    """A move that breaks the game raises where it was made, and nobody waits for the next."""
+async def test_a_game_that_fails_ends_for_the_waiting_seats():
+    """A move that breaks the game raises for its seat, and waiting seats get an error."""
     first, second = GameTable(Countdown()).envs()
     await first.initial_observation()
     waiting = asyncio.create_task(second.initial_observation())
@@ -270,7 +270,7 @@ async def test_a_game_that_fails_is_left():
 
 
 async def test_seats_are_single_use_and_keep_to_their_turn():
-    """Misuse is said clearly."""
+    """Misuse of a seat is a clear error."""
     first, second = GameTable(Countdown()).envs()
     with pytest.raises(EnvError, match="before initial_observation"):
         await first.step(to_completion("1"))
@@ -284,8 +284,8 @@ async def test_seats_are_single_use_and_keep_to_their_turn():
     waiting.cancel()
 
 
-async def test_nobody_to_ask():
-    """Outside a runner and a cast, an opponent cannot be asked, and that is said."""
+async def test_opponents_outside_a_runner():
+    """Outside a runner and `with_roles`, asking an opponent is an error that says so."""
     [env] = GameTable(Countdown(), play_as=1).envs()
     with pytest.raises(PolicyError, match="No policy plays the role 'opponent'"):
         await env.initial_observation()
@@ -300,6 +300,6 @@ async def test_nobody_to_ask():
     "settings", [{}, {"seats": 3}, {"seats": 1}, {"play_as": 1, "max_moves": 20}, {"max_moves": 2}]
 )
 def test_a_game_keeps_the_contract(settings):
-    """Tables of all shapes pass `check_env`, with moves that are legal and such that are not."""
+    """Tables of all shapes pass `check_env`, with legal and illegal moves."""
     assert check_env(countdowns(**settings)) == []
     assert check_env(countdowns(**settings), answers=["1", "x", "2"]) == []

@@ -1,4 +1,4 @@
-"""Groups of games of one's own."""
+"""Groups of user-written games."""
 
 import asyncio
 import math
@@ -21,19 +21,19 @@ from stage import Remembering, said, skip_time
 
 
 class Drawn(Countdown):
-    """A heap of as many as the seed says."""
+    """A heap whose size is drawn from the seed."""
 
     def __init__(self, seed):
         super().__init__(heap=seed)
 
 
 async def results(builder, policy):
-    """What a runner hands out."""
+    """The groups that a runner yields."""
     return [group async for group in Runner(policy, sink=MemorySink()).play([builder])]
 
 
 async def test_every_episode_has_a_fresh_game_from_the_seed():
-    """The seed is the builder's, and no game sees what came of another."""
+    """Each game is made from the builder's seed, and shares no state with another."""
     builder = GameGroup(env="drawn", task="three", make_game=Drawn, players=2, episodes=3, seed=3)
     rollouts = await play(builder, Mover(["1"], illegal=0))
     assert [(r.episode, r.seat, r.seed, r.reward) for r in rollouts] == [
@@ -44,7 +44,7 @@ async def test_every_episode_has_a_fresh_game_from_the_seed():
 
 @pytest.mark.parametrize(("play_as", "seats"), [(None, 3), (0, 1), (2, 1)])
 async def test_the_seats_that_are_rollouts(play_as, seats):
-    """All of them, the first the policy's and the others its opponents', or the one that is played as."""
+    """Every seat is a rollout, the first the policy's and the others its opponents', or only the seat of `play_as`."""
     builder = countdowns(heap=6, seats=3, play_as=play_as, episodes=2)
     assert (builder.seats, builder.players) == (seats, 3)
     assert [builder.role_of(seat) for seat in range(seats)] == ["policy", "opponent", "opponent"][:seats]
@@ -56,7 +56,7 @@ async def test_the_seats_that_are_rollouts(play_as, seats):
 
 
 def test_what_is_recorded_of_how_it_is_played():
-    """The arguments of the game itself are kept, and those of the group added, also in a changed copy."""
+    """The game's own arguments are recorded along with those of the group, also in a changed copy."""
     sampling = Sampling(temperature=0.5, max_tokens=8)
     builder = countdowns(env_args={"heap": 5}, play_as=1, opponent_sampling=sampling, opponent_seconds=2.0)
     assert builder.env_args == {
@@ -68,7 +68,7 @@ def test_what_is_recorded_of_how_it_is_played():
 
 
 async def test_how_it_is_played_reaches_the_table():
-    """The bound on moves, and what opponents are asked with."""
+    """The bound on moves and the opponents' settings reach the table."""
     asked = []
 
     def answer(request):
@@ -83,7 +83,7 @@ async def test_how_it_is_played_reaches_the_table():
 
 
 async def test_an_opponent_has_so_much_time():
-    """Then it is taken for one that does not answer."""
+    """An opponent that exceeds its time counts as not answering."""
 
     async def answer_late(request):
         skip_time(2.0)
@@ -112,7 +112,7 @@ async def test_a_group_may_have_graders():
 
 
 async def test_a_game_with_another_number_of_seats_is_an_error():
-    """It says what was expected, and ends the group as a failure of the env."""
+    """The error says what was expected, and the group fails in layer env."""
     builder = GameGroup(env="countdown", task="heap", make_game=lambda seed: Countdown(seats=3), players=2)
     rollouts = await play(builder, Mover(["1"], illegal=0))
     assert {(r.status, r.error.layer) for r in rollouts} == {("error", "env")}
@@ -135,13 +135,13 @@ async def test_a_game_with_another_number_of_seats_is_an_error():
     ],
 )
 def test_wrong_arguments(settings, expected):
-    """Each says what was expected and what came."""
+    """Each error says what was expected and what came."""
     with pytest.raises(InputError, match=expected):
         countdowns(**settings)
 
 
 def test_a_group_pickles():
-    """What comes back plays the same game."""
+    """A pickled group plays the same game."""
     builder = countdowns(heap=7, seats=3)
     copy = pickle.loads(pickle.dumps(builder))
     assert replace(copy, make_game=builder.make_game) == builder

@@ -33,7 +33,7 @@ async def played(spec, replies, episodes=1):
 
 
 def theirs(seed, replies):
-    """What GEM itself observes and gives for these replies."""
+    """GEM's own observations and rewards for these replies."""
     env = gem.make("game:GuessTheNumber-v0-easy")
     observed, _ = env.reset(seed=seed)
     seen, rewards = [observed], []
@@ -58,7 +58,7 @@ async def test_observations_and_rewards_are_those_of_gem():
 
 
 async def test_a_seed_is_a_task():
-    """The same number and seed is the same game, whatever happens to the global random generator."""
+    """Equal number and seed give the same game, whatever happens to the global random generator."""
     random.seed(1)
     before = random.getstate()
     _, first = await played(NUMBER, [r"\boxed{5}"] * 9, episodes=2)
@@ -75,14 +75,14 @@ def test_environments_keep_the_contract(name):
 
 
 def test_options_are_those_of_the_environment():
-    """They reach GEM's own constructor."""
+    """Options are passed to GEM's own constructor."""
     tasks = GemTasks("game:GuessTheNumber-v0-easy", options={"max_number": 7})
     builder = pickle.loads(pickle.dumps(tasks.builder(0, episodes=1, seed=0)))
     assert builder.env_args["options"] == {"max_number": 7}
 
 
 def test_what_cannot_be_played_is_refused():
-    """An unknown name suggests the nearest; one that needs a download says which. Importing GEM configures no log."""
+    """An unknown name suggests the nearest; one that needs a download says which. Importing GEM adds no log handler."""
     with pytest.raises(UnknownNameError, match="Did you mean 'game:GuessTheNumber-v0-easy'"):
         load_env("gem:game:GuessTheNumber-v0-eas")
     with pytest.raises(InputError, match="needs the word list 'words' of nltk") as caught:

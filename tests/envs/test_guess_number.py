@@ -35,7 +35,7 @@ def game(**settings):
 
 
 def test_tasks_are_the_same_everywhere():
-    """A task depends on seed, number and range; the turn cap changes no target."""
+    """A task depends on seed, number and range; the turn cap does not change the target."""
     builder = make()
     assert (builder.env, builder.task, builder.episodes, builder.seats) == ("guess_number", "from1to100-seed0-3", 2, 1)
     assert builder.env_args == {"low": 1, "high": 100, "max_turns": 10}
@@ -58,7 +58,7 @@ def test_all_numbers_come_up():
 
 
 def test_a_run_walks_different_tasks():
-    """Tasks have no end, so none repeats."""
+    """Generated tasks do not repeat."""
     tasks = GuessNumberTasks()
     groups = [
         group
@@ -69,18 +69,18 @@ def test_a_run_walks_different_tasks():
 
 
 def test_it_keeps_the_contract():
-    """`check_env` finds nothing to complain about."""
+    """`check_env` finds no violation."""
     assert check_env(make()) == []
     assert check_env(make(high=4), answers=["Guess: 2", "no idea", "Guess: 3", "9" * 5000]) == []
 
 
 def test_builders_pickle():
-    """A builder that went through a pickle is the same."""
+    """A pickled builder equals the original."""
     assert fields_of(pickle.loads(pickle.dumps(make()))) == fields_of(make())
 
 
-async def test_the_prompt_does_not_tell():
-    """It says the range, the turns and the form, and not the number."""
+async def test_the_prompt_does_not_reveal_the_target():
+    """The prompt has the range, the turns and the format, and not the number."""
     (message,) = (await GuessNumberEnv(37, max_turns=7).initial_observation()).messages
     assert "from 1 to 100" in message.content
     assert "7 turns" in message.content
@@ -123,7 +123,7 @@ async def test_a_game_in_the_record():
 
 
 async def test_a_number_outside_the_range_is_a_guess():
-    """It is answered with a hint, costs nothing, and is counted."""
+    """A guess outside the range gets a hint, costs nothing, and is counted."""
     env = await start()
     result = await env.step(to_completion("Guess: 100000"))
     assert (result.reward, result.env_state["hint"], result.metrics["out_of_range"]) == (0.0, "too high", 1.0)
@@ -169,20 +169,20 @@ async def test_a_number_outside_the_range_is_a_guess():
     ],
 )
 def test_how_a_guess_is_read(text, guess):
-    """The last guess line counts, else the last whole number; what is no number of a sane size is unreadable."""
+    """The last guess line counts, else the last whole number; a number that is too long is unreadable."""
     assert read_guess(text) == guess
 
 
 @given(st.text() | st.text(alphabet="0123456789,.-+ \nGuess:"))
 def test_any_text_is_a_guess_or_none(text):
-    """Whatever was written, reading it ends with a number of a sane size or with none."""
+    """Any text is parsed to a number of bounded size or to none."""
     guess = read_guess(text)
     assert guess is None or abs(guess) <= MAX_NUMBER
 
 
 @given(st.integers(-MAX_NUMBER, MAX_NUMBER), st.sampled_from(["{}", "{:,}", "Guess: {}", "so it is {:,}."]))
 def test_every_number_can_be_guessed(number, form):
-    """What can be the target can be written, with commas or without."""
+    """Every possible target can be written, with and without commas."""
     assert read_guess(form.format(number)) == number
 
 
@@ -190,13 +190,13 @@ def test_every_number_can_be_guessed(number, form):
     "text", ["1," * 300_000, "1,111" * 200_000, "-" * 600_000, "Guess:" * 100_000, "\n>" * 300_000]
 )
 def test_hostile_texts_end(text):
-    """A text made to be slow to read is read like any other."""
+    """Parsing is linear also for text made to be slow."""
     assert read_guess(text) in (None, 111)
 
 
 @given(st.integers(1, 100), st.lists(st.integers(-10, 110) | st.none(), max_size=12), st.integers(1, 10))
-async def test_the_game_by_another_count(target, guesses, max_turns):
-    """Against an independent account of rewards, turns and the end."""
+async def test_the_game_agrees_with_an_independent_count(target, guesses, max_turns):
+    """Rewards, turns and the end agree with an independent computation."""
     env = await start(target, max_turns=max_turns)
     total, result = 0.0, StepResult(0.0, done=False)
     for turn, guess in enumerate(guesses, 1):
@@ -224,7 +224,7 @@ async def test_the_turn_cap_is_the_envs_own_end(tmp_path, last, total):
 
 
 async def test_the_right_number_in_the_last_turn_completes(tmp_path):
-    """It is no end by the cap."""
+    """The right number in the last turn ends the game as completed, not by the cap."""
     case = Case(tmp_path, game(max_turns=2), Remembering(said("Guess: 20"), said("Guess: 37")))
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.COMPLETED, StoppedBy.ENV)
@@ -232,7 +232,7 @@ async def test_the_right_number_in_the_last_turn_completes(tmp_path):
 
 
 async def test_a_cut_response_ends_it(tmp_path):
-    """A cut response costs 0.1 and is no turn of the env's, even if the number is in it."""
+    """A truncated response costs 0.1 and is not a turn of the env, even if it holds the number."""
     policy = Remembering(said("Guess: 20"), said("Guess: 37", Termination.LENGTH))
     case = Case(tmp_path, game(), policy)
     await case.play()
@@ -241,7 +241,7 @@ async def test_a_cut_response_ends_it(tmp_path):
 
 
 async def test_it_goes_on_after_a_cut_where_so_set(tmp_path):
-    """The cut turn is kept through `observe`, and uses up a turn."""
+    """The truncated turn is kept through `observe`, and uses up a turn."""
     policy = Remembering(said("I th", Termination.LENGTH), said("Guess: 20"), said("Guess: 30"))
     case = Case(tmp_path, game(max_turns=3), policy, limits=Limits(continue_after_truncation=True))
     rollout = await case.play()
@@ -271,7 +271,7 @@ async def test_a_context_that_overflows_ends_it(tmp_path):
 
 
 async def test_running_out_of_time_keeps_what_was_played(tmp_path):
-    """A policy that does not answer in time leaves the steps until then."""
+    """A policy that does not answer in time leaves the earlier steps."""
     case = Case(tmp_path, game(), Remembering(said("hm"), never), limits=Limits(timeout=600))
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=-1.0)
@@ -279,7 +279,7 @@ async def test_running_out_of_time_keeps_what_was_played(tmp_path):
 
 
 async def test_a_policy_that_fails_is_a_failure_of_the_policy(tmp_path):
-    """The steps until then are kept; there is no reward."""
+    """The earlier steps are kept; there is no reward."""
     case = Case(tmp_path, game(), Remembering(said("Guess: 20"), PolicyError("gone")))
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "PolicyError")
@@ -287,7 +287,7 @@ async def test_a_policy_that_fails_is_a_failure_of_the_policy(tmp_path):
 
 
 async def test_messages_from_outside():
-    """They are passed on; one of the policy's own uses a turn, and where none would be left it is refused."""
+    """Messages are passed on; one of the policy uses up a turn, and is refused if no turn would be left."""
     env = await start(max_turns=3)
     note, reply = Message("user", "a note"), Message("assistant", "cut of")
     assert (await env.observe([note])).messages == (note,)
@@ -312,6 +312,6 @@ async def test_messages_from_outside():
     ],
 )
 def test_wrong_settings(settings, message):
-    """A wrong setting is named before anything is played."""
+    """The error names a wrong setting before anything is played."""
     with pytest.raises(InputError, match=message):
         GuessNumberTasks(**settings)

@@ -1,4 +1,4 @@
-"""The guides to writing an environment and a game: every block is run as it stands."""
+"""The guides to writing an environment and a game: every block is run as shown."""
 
 import os
 import re
@@ -20,12 +20,12 @@ def text_of(guide):
 
 
 def blocks_of(guide):
-    """Each block that is shown, with its language."""
+    """Each code block with its language."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", text_of(guide), re.MULTILINE | re.DOTALL)
 
 
 def follow(guide, folder):
-    """Each command of the guide, what the guide says that it prints, and what it does, in the guide's order."""
+    """Each command of the guide with its expected and actual output, in order."""
     followed = []
     for language, block in blocks_of(guide):
         if language == "python":
@@ -38,14 +38,14 @@ def follow(guide, folder):
 
 
 def write(folder, block):
-    """Add the block to the file that its first line names."""
+    """Appends the block to the file that its first line names."""
     name = re.match(r"# (\w+\.py)\n", block)[1]
     with (folder / name).open("a", encoding="utf-8") as file:
         file.write(block)
 
 
 def run(folder, command):
-    """What a command prints."""
+    """The output of a command."""
     program, *words = shlex.split(command)
     line = [sys.executable, *PROGRAMS[program], *words]
     environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "120"}
@@ -55,7 +55,7 @@ def run(folder, command):
 
 
 def pattern(shown):
-    """What the guide shows as an expression: a line of dots is any lines, dots at a line's end are any rest of it."""
+    """The guide's expected output as a pattern: a line of dots matches any lines, trailing dots the rest of a line."""
     lines = []
     for line in shown.splitlines():
         if line == "…":
@@ -85,7 +85,7 @@ def test_the_guide_is_short(guide):
 
 @pytest.mark.parametrize("guide", COMMANDS)
 def test_the_guide_leads_on(guide):
-    """What it links to exists."""
+    """The targets of its links exist."""
     links = re.findall(r"\]\(([^)]+)\)", text_of(guide))
     assert links
     assert all((GUIDES / link).is_file() for link in links)

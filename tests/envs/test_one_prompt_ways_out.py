@@ -1,4 +1,4 @@
-"""Every way out that `arithmetic`, `problems` and `reasoning_gym` can take, by hand-computed numbers in the record."""
+"""Every way out that `arithmetic`, `problems` and `reasoning_gym` can take, with hand-computed numbers."""
 
 import asyncio
 import importlib.util
@@ -21,7 +21,7 @@ EOS, CUT, BROKEN = Termination.EOS, Termination.LENGTH, Termination.MALFORMED
 
 
 def make(name):
-    """A task, the reply that answers it rightly, and one that does not."""
+    """A task, a reply that answers it correctly, and one that does not."""
     if name == "arithmetic":
         builder = ArithmeticTasks(2).builder(1, episodes=1, seed=0)  # (4 + 18) * 12
         return builder, "264", "Answer: 264", "Answer: 263"
@@ -79,14 +79,14 @@ async def test_replies_of_every_kind(task, reply, termination, reward, correct, 
 
 
 async def test_a_first_prompt_that_is_too_long(task):
-    """It leaves no step, and costs what any overflow does."""
+    """The rollout has no step, and costs what any overflow does."""
     rollout = await play(task[0], Remembering(said("?"), context_length=1, tokens=lambda _: 2))
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", "context_overflow", "runner")
     assert (rollout.reward, rollout.steps) == (pytest.approx(-0.1), ())
 
 
 async def test_a_policy_that_fails(task):
-    """There is no reward, the failure is the policy's, and the prompt that it was sent is kept."""
+    """There is no reward, the failure is the policy's, and the prompt is recorded."""
     rollout = await play(task[0], Remembering(ConnectionError("gone")))
     assert (rollout.status, rollout.stop_reason, rollout.reward) == ("error", "error", None)
     assert (rollout.error.layer, rollout.error.type, rollout.error.message) == ("policy", "ConnectionError", "gone")
@@ -94,7 +94,7 @@ async def test_a_policy_that_fails(task):
 
 
 async def test_a_policy_that_does_not_answer_in_time(task):
-    """The rollout ends without a step and without a charge, with the prompt that was sent."""
+    """The rollout ends without a step and without a charge, with the prompt recorded."""
     rollout = await play(task[0], Remembering(never), limits=Limits(timeout=600))
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", "timeout", "runner")
     assert (rollout.reward, rollout.steps) == (0.0, ())
@@ -102,7 +102,7 @@ async def test_a_policy_that_does_not_answer_in_time(task):
 
 
 async def test_a_play_that_is_cancelled(task):
-    """The record says so, and holds no reward."""
+    """The rollout is recorded as cancelled, without a reward."""
     asked = asyncio.Event()
 
     async def wait(request):
@@ -125,7 +125,7 @@ async def test_a_play_that_is_cancelled(task):
 
 
 def test_the_contract_is_kept(task):
-    """`check_env` finds nothing, with its own answers and with right ones."""
+    """`check_env` finds no violation, with its own answers and with correct ones."""
     builder, _, right, _ = task
     assert rolltrace.check_env(builder) == []
     assert rolltrace.check_env(builder, answers=right) == []

@@ -35,7 +35,7 @@ class Guess(Action):
 
 
 class Hint(Observation):
-    """What the environment says."""
+    """An observation of the environment."""
 
     text: str
 
@@ -48,7 +48,7 @@ class Remembered(State):
 
 
 class Game(Environment):
-    """Find the number; 13 breaks it."""
+    """Guess the number; 13 raises."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -104,7 +104,7 @@ async def played(spec, replies, *, episodes=1, limits=None, **args):
 
 
 async def test_an_episode(url):
-    """Actions, observations, rewards and the state are those of the server; the seed is the task's."""
+    """Actions, observations, rewards and the state are the server's; the seed is the task's."""
     replies = [json.dumps({"number": number}) for number in range(9)]
     builder, [rollout] = await played(f"openenv:{url}", replies)
     target = builder.seed % 9
@@ -120,8 +120,8 @@ async def test_an_episode(url):
     assert (rollout.status, rollout.stop_reason, rollout.env) == (Status.OK, "completed", f"openenv:{url}")
 
 
-async def test_what_the_policy_gets_wrong(url):
-    """Text that is no action, and an action that does not fit the schema, cost a turn, and the policy is told."""
+async def test_mistakes_of_the_policy(url):
+    """Text that is no action, and an action that violates the schema, cost a turn, and the policy gets an error."""
     replies = ["[1, 2]", '{"number": "many"}', '```json\n{"number": 100}\n```']
     _, [rollout] = await played(f"openenv:{url}", replies, max_turns=3)
     assert [step.metrics["unreadable"] for step in rollout.steps] == [1.0, 1.0, 0.0]
@@ -130,8 +130,8 @@ async def test_what_the_policy_gets_wrong(url):
     assert rollout.stop_reason == "max_turns"
 
 
-async def test_what_the_environment_gets_wrong(url):
-    """An exception on the server is a failure of the env; the next episode has a session of its own."""
+async def test_failures_of_the_environment(url):
+    """An exception on the server is a failure of the env; the next episode has its own session."""
     _, [failed] = await played(f"openenv:{url}", ['{"number": 13}'])
     assert (failed.status, failed.error.layer) == (Status.ERROR, Layer.ENV)
     assert "unlucky" in failed.error.message
@@ -140,7 +140,7 @@ async def test_what_the_environment_gets_wrong(url):
 
 
 async def test_more_episodes_than_sessions(url, monkeypatch):
-    """Episodes wait for a free session: never are more open than were asked for."""
+    """Episodes wait for a free session: no more are open than configured."""
     connect, close = _Session._connect_and_reset, _Session.close
     sessions, most = set(), []
 
@@ -173,19 +173,19 @@ async def test_a_full_server(monkeypatch):
 
 
 def test_environments_keep_the_contract(url):
-    """The adapter keeps the rules of environments, also when it is cancelled at each await."""
+    """The adapter passes `check_env`, also with cancellation at each await."""
     assert check_env(f"openenv:{url}", args={"sessions": 2}) == []
 
 
 @pytest.mark.parametrize("spec", ["openenv:ftp://x", "openenv:http://user:secret@127.0.0.1", "openenv:"])
 def test_wrong_addresses(spec):
-    """What is not the address of a server is refused; a password would be in every record."""
+    """A URL that is not a server's address is refused, as is one with a password, which would be recorded."""
     with pytest.raises(InputError, match="Expected openenv:URL"):
         load_env(spec)
 
 
 def test_no_server_and_no_actions():
-    """One sentence says that there is no server, or that its tools are not actions."""
+    """The error says that there is no server, or that its tools are not actions."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(InputError, match=f"There is no OpenEnv server at http://127.0.0.1:{port}: start it"):
@@ -206,6 +206,6 @@ def test_no_server_and_no_actions():
     ],
 )
 def test_actions(text, action):
-    """An action is a JSON object, in a fence or not, or the value of the only field."""
+    """An action is a JSON object, with or without a code fence, or the value of the only field."""
     assert parse_action(text, {"required": ["number"]}) == action
     assert parse_action(text, {"required": []}) == (action if "{" in text else None)

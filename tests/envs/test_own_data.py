@@ -1,4 +1,4 @@
-"""Data of a user's own: formats, columns, answers and ids, through the environments that read them."""
+"""User data: formats, columns, answers and ids, through the environments that read them."""
 
 import csv
 import json
@@ -57,7 +57,7 @@ def groups(tasks):
 
 
 class Dataset:
-    """What a `datasets.Dataset` shows to a reader: a length, columns, and rows in a format."""
+    """The interface of a `datasets.Dataset`: a length, columns, and rows in a format."""
 
     _fingerprint = "0123abcd"
 
@@ -82,7 +82,7 @@ class Dataset:
 
 @pytest.mark.parametrize("name", GSM8K)
 def test_gsm8k_loads_as_it_is(name):
-    """The reference is what stands after `####`, and the lines before it are the solution."""
+    """The reference is the text after `####`, and the lines before it are the solution."""
     tasks = ProblemsTasks(data=str(SHAPES / name))
     assert [problem.answer for problem in tasks.problems] == ["216", "12,000", "-3"]
     assert tasks.problems[2].solution == "She has 9-12=<<9-12=-3>>-3 apples."
@@ -94,7 +94,7 @@ def test_gsm8k_loads_as_it_is(name):
 
 @pytest.mark.parametrize("name", MATH)
 def test_math_loads_as_it_is(name):
-    """The reference is what stands in the last box of the solution; level and type go to the task's data."""
+    """The reference is the content of the last box of the solution; level and type go to the task's data."""
     tasks = ProblemsTasks(data=str(SHAPES / name))
     assert [problem.answer for problem in tasks.problems] == ["7", r"\frac{1}{4}", "5"]
     second = groups(tasks)[1]
@@ -105,7 +105,7 @@ def test_math_loads_as_it_is(name):
 
 
 def test_math_with_a_column_of_answers(tmp_path):
-    """Where there is an `answer` beside the `solution`, it is the reference."""
+    """With a column `answer` beside `solution`, the answer is the reference."""
     row = {"problem": "2 + 2?", "solution": r"It is $\boxed{3}$, no, $4$.", "answer": "4", "unique_id": "test/1"}
     path = write_jsonl(tmp_path / "math.jsonl", [row])
     [problem] = ProblemsTasks(data=path, id="unique_id").problems
@@ -113,14 +113,14 @@ def test_math_with_a_column_of_answers(tmp_path):
 
 
 def test_a_solution_without_an_answer_in_it_is_no_answer(tmp_path):
-    """Without a column `answer`, a solution must end with one."""
+    """Without a column `answer`, a solution must end with an answer."""
     path = write_jsonl(tmp_path / "math.jsonl", [{"problem": "2 + 2?", "solution": "Count."}])
     with pytest.raises(DataError, match=r"math\.jsonl:1: expected an answer with `\\boxed\{ANSWER\}` in it, got none"):
         ProblemsTasks(data=path)
 
 
 def test_a_saved_dataset_with_splits():
-    """One split is chosen by name; without one, or with a wrong one, the splits are listed."""
+    """A split is chosen by name; without one, or with a wrong one, the error lists the splits."""
     path = str(SHAPES / "math_saved")
     assert [problem.answer for problem in ProblemsTasks(data=path, split="test").problems] == ["5"]
     for split in (None, "validation"):
@@ -133,7 +133,7 @@ def test_a_saved_dataset_with_splits():
 
 
 def test_a_dataset_object():
-    """A `Dataset` from Python is read as it is, and the record says which it was."""
+    """A `Dataset` object is read directly, and the record names it."""
     rows = [{"problem": "1 + 1?", "solution": r"\boxed{2}"}, {"problem": "2 + 2?", "solution": r"\boxed{4}"}]
     tasks = ProblemsTasks(data=Dataset(rows))
     assert [problem.answer for problem in tasks.problems] == ["2", "4"]
@@ -148,13 +148,13 @@ def test_a_dataset_object():
 
 @pytest.mark.parametrize("data", [7, b"rows", iter([]), object(), ["a"], [{"question": "q", "answer": {}}]])
 def test_what_is_no_data_is_refused(data):
-    """The error says what is expected; a dataset that is streamed must be taken from first."""
+    """The error says what is expected; a streamed dataset must be materialised first."""
     with pytest.raises(InputError, match="xpected"):
         ProblemsTasks(data=data)
 
 
 def test_several_files_by_a_pattern(tmp_path):
-    """A pattern stands for all files that match, sorted by name; a file whose name holds such signs, for itself."""
+    """A pattern matches files, sorted by name; a file whose name contains pattern characters matches itself."""
     for name, question in (("b.parquet", "second?"), ("a.parquet", "first?")):
         write_parquet(tmp_path / name, [{"question": question, "answer": "1"}])
     assert [row.question for row in ProblemsTasks(data=f"{tmp_path}/*.parquet").problems] == ["first?", "second?"]
@@ -169,7 +169,7 @@ def test_several_files_by_a_pattern(tmp_path):
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_columns_are_mapped(tmp_path, kind, rolltrace_command):
-    """`--arg question=problem --arg answer=solution` in every format, and the record makes the same tasks again."""
+    """`--arg question=problem --arg answer=solution` works in every format, and the record makes the same tasks."""
     rows = [{"problem": f"{n} + {n}?", "solution": str(2 * n), "uid": f"u{n}", "why": "sums"} for n in range(4)]
     path = WRITERS[kind](tmp_path / f"own.{kind}", rows)
     columns = ["--arg", "question=problem", "--arg", "answer=solution", "--arg", "id=uid"]
@@ -208,8 +208,8 @@ def test_a_field_inside_a_column():
     ],
 )
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_missing_column_is_told_with_those_that_are_there(tmp_path, kind, arguments, message):
-    """And with the mapping to give."""
+def test_a_missing_column_is_reported_with_the_existing_ones(tmp_path, kind, arguments, message):
+    """The error lists the existing columns and the mapping to give."""
     path = WRITERS[kind](tmp_path / f"own.{kind}", [{"query": "1 + 1?", "target": "2"}])
     with pytest.raises(DataError) as caught:
         ProblemsTasks(data=path, **arguments)
@@ -218,13 +218,13 @@ def test_a_missing_column_is_told_with_those_that_are_there(tmp_path, kind, argu
 
 @pytest.mark.parametrize("column", ["", [], 5, ["a", 3]])
 def test_the_name_of_a_column_is_a_text(column):
-    """Anything else is refused at once."""
+    """A column name that is not text is refused."""
     with pytest.raises(InputError, match="Expected the name of a column as question"):
         ProblemsTasks(data=[{"question": "q", "answer": "a"}], question=column)
 
 
 def test_prompts_of_other_columns(tmp_path):
-    """`prompts`, `rubric` and `preference` read the column that is named, and no other."""
+    """`prompts`, `rubric` and `preference` read the named column only."""
     rows = [{"question": "Why?", "messages": "none of it", "checks": '["Says why."]'}]
     path = write_csv(tmp_path / "own.csv", rows)
     for tasks in (
@@ -237,7 +237,7 @@ def test_prompts_of_other_columns(tmp_path):
         assert check_env(type(tasks), args={key: value for key, value in tasks.args.items() if value is not None}) == []
 
 
-def test_a_missing_column_is_told_with_the_argument_that_named_it():
+def test_a_missing_column_is_reported_with_its_argument():
     """Criteria are read from the column `criteria_column`; `criteria` is a file."""
     rows = [{"prompt": "Why?", "rubric": ["Says why."]}]
     with pytest.raises(DataError) as caught:
@@ -248,7 +248,7 @@ def test_a_missing_column_is_told_with_the_argument_that_named_it():
 
 @pytest.mark.parametrize("name", ["chat.parquet", "chat_saved"])
 def test_nested_columns_come_through(name):
-    """Messages and criteria are lists of structs, whose nulls are fields that a row does not have."""
+    """Messages and criteria may be lists of structs, whose nulls are missing fields."""
     [first, _] = groups(RubricTasks(data=str(SHAPES / name), criteria_column="rubric"))
     assert [(message.role, message.name) for message in first.messages] == [("system", None), ("user", "kim")]
     assert first.grader.keys == ("sun", "criterion_1")
@@ -258,7 +258,7 @@ def test_nested_columns_come_through(name):
 
 
 def test_columns_are_for_data_and_not_for_another_environment():
-    """Beside env=NAME they say nothing, and the error says where that environment's arguments go."""
+    """Column arguments with env=NAME are refused, and the error says where that environment's arguments go."""
     with pytest.raises(InputError, match=r"got it beside env=arithmetic: .* go into env_args, a JSON object such as"):
         PreferenceTasks(env="arithmetic", prompt="question")
 
@@ -284,7 +284,7 @@ def test_columns_are_for_data_and_not_for_another_environment():
     ],
 )
 def test_final_answers_by_hand(text, form, expected):
-    """After `####` on the last line, in the last box, or all of it."""
+    """The final answer is after `####` on the last line, in the last box, or the whole text."""
     assert final_answer(text, AnswerFormat(form)) == expected
 
 
@@ -310,7 +310,7 @@ WORDS = st.text(st.characters(exclude_characters="#\\{}\r\n", exclude_categories
 
 @given(way=st.lists(WORDS, min_size=1), answer=WORDS.filter(lambda text: text.strip()))
 def test_what_was_written_in_a_format_is_found_again(way, answer):
-    """Whatever the solution says before it."""
+    """Whatever the solution says before it, the final answer is extracted."""
     solution = "\n".join(way)
     for form in (AnswerFormat.AUTO, AnswerFormat.GSM8K):
         assert final_answer(f"{solution}\n#### {answer}", form) == (answer.strip(), solution.strip() or None)
@@ -319,7 +319,7 @@ def test_what_was_written_in_a_format_is_found_again(way, answer):
 
 
 def test_the_format_can_be_said(tmp_path):
-    """An unknown one is answered with those there are."""
+    """The answer format can be given; an unknown one is refused with the known ones."""
     path = write_jsonl(tmp_path / "own.jsonl", [{"question": "Which heading?", "answer": "#### 7"}])
     assert ProblemsTasks(data=path).problems[0].answer == "7"
     assert ProblemsTasks(data=path, answer_format="plain").problems[0].answer == "#### 7"
@@ -339,7 +339,7 @@ def test_the_format_can_be_said(tmp_path):
     ids=["list", "columns", "columns and lists", "name with a comma"],
 )
 async def test_several_accepted_answers(row, arguments):
-    """Each of them is right, a number as a number and a word as a word; the record has them all."""
+    """Each accepted answer is right, numbers by value and words as text; the record has them all."""
     [group] = groups(ProblemsTasks(data=[row], **arguments))
     assert group.reference[:2] == ("4", "four")
     for reply, correct in (("4.0", 1), ("four", 1), ("five", 0)):
@@ -351,7 +351,7 @@ async def test_several_accepted_answers(row, arguments):
 
 
 async def test_of_several_scores_the_best_counts():
-    """Also where one accepted answer cannot be judged, and where all are below zero."""
+    """The best score counts, also if one accepted answer cannot be judged or all are below zero."""
 
     def check(answer, reference):
         return float(reference)
@@ -366,7 +366,7 @@ async def test_of_several_scores_the_best_counts():
 
 
 def test_an_answer_that_is_no_finite_number(tmp_path):
-    """Parquet can hold it; it is refused with its row."""
+    """A Parquet file can hold NaN as an answer; it is refused with its row."""
     path = write_parquet(
         tmp_path / "own.parquet", [{"question": "q", "answer": 1.5}, {"question": "r", "answer": float("nan")}]
     )
@@ -382,7 +382,7 @@ QUESTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=
 
 @given(questions=QUESTIONS, data=st.data())
 def test_ids_are_made_of_the_content(questions, data):
-    """They are unique, do not change with the order or with rows that come or go, and equal questions are numbered."""
+    """Ids are unique, independent of the order and of other rows, and equal questions are numbered."""
     rows = [{"question": question, "answer": "1", "extra": number} for number, question in enumerate(questions)]
     ids = [problem.id for problem in ProblemsTasks(data=rows).problems]
     assert len(set(ids)) == len(ids)
@@ -395,7 +395,7 @@ def test_ids_are_made_of_the_content(questions, data):
 
 
 def test_ids_are_the_same_in_every_format(tmp_path):
-    """Whatever holds the rows, and whatever else they hold."""
+    """Ids do not depend on the file format or on other columns."""
     rows = [
         {"question": "Wie groß?", "answer": "1"},
         {"question": "How?", "answer": "2"},
@@ -416,7 +416,7 @@ def test_ids_are_the_same_in_every_format(tmp_path):
 
 
 def test_env_args_explains_its_syntax(rolltrace_command):
-    """On an error, the message shows how it is written."""
+    """The error shows the syntax."""
     shown = rolltrace_command("run", "preference", "--arg", "env=arithmetic", "--arg", "env_args=difficulty=2", code=2)
     assert """Write it as JSON, in quotes for the shell: 'env_args={"KEY": "VALUE", "N": 2}'.""" in shown.stderr
 
@@ -439,7 +439,7 @@ def rolltrace_command(tmp_path, monkeypatch):
 
 
 def test_the_readme_of_the_shapes_names_every_file():
-    """And the version that wrote them."""
+    """The README names every file and the version that wrote them."""
     text = (SHAPES / "README.md").read_text(encoding="utf-8")
     files = {path.name for path in SHAPES.iterdir()} - {"README.md", "__pycache__"}
     assert files <= {name.rstrip("/") for name in re.findall(r"`([\w./]+)`", text)}

@@ -27,13 +27,13 @@ def write(tmp_path, *rows):
 
 
 def judge(request):
-    """Prefers the answer that says it is good, by how often it does."""
+    """Prefers the answer with more occurrences of "good"."""
     a, b = (part.count("good") for part in request.messages[1].content.partition("<answer A ")[2].split("<answer B "))
     return f"Preference: {max(-1, min(1, (a - b) / 4))}"
 
 
 async def play(builder, answers, **settings):
-    """The rollouts in order, the reward of each, and the score about the group."""
+    """The rollouts in order, their rewards, and the score about the group."""
     sink = MemorySink()
 
     def answer(request):
@@ -53,7 +53,7 @@ async def play(builder, answers, **settings):
 
 
 def test_the_shipped_prompts_are_varied():
-    """Without a file there are enough prompts, all different, some of them conversations."""
+    """The shipped prompts are many and all different, and some of them are conversations."""
     tasks = PreferenceTasks()
     builders = [tasks.builder(number, episodes=2, seed=0) for number in range(tasks.count)]
     assert len(builders) >= 24
@@ -64,7 +64,7 @@ def test_the_shipped_prompts_are_varied():
 
 
 async def test_a_group_by_hand():
-    """Answers 0 to 2 say good so many times: mean of their matchups, one quarter for each good more."""
+    """Answers 0 to 2 say good so many times: mean of their matchups, one quarter for each further good."""
     builder = PreferenceTasks().builder(0, episodes=3, seed=0)
     rollouts, scores, group = await play(builder, ["bad", "good", "good good"])
     assert [score.value for score in scores] == pytest.approx([-0.375, 0.0, 0.375])
@@ -81,8 +81,8 @@ async def test_a_group_by_hand():
         assert rollout.steps[0].trace.prompt == builder.messages
 
 
-def test_the_matchups_of_a_run_recorded_as_numbers(tmp_path):
-    """Without any text, the table of the tournament can still be put together: who met whom, on which side, and how."""
+def test_the_matchups_of_a_run_without_text(tmp_path):
+    """A run recorded as numbers has all matchups: who met whom, on which side, and the score."""
     policy = ScriptedReplies(lambda request: ["bad", "good", "good good"][request.identity.index])
     roles = {"grader": ScriptedReplies(judge, name="judge")}
     play_run(PreferenceTasks(), policy, roles=roles, out=tmp_path / "run", group_size=3, trace="numbers")
@@ -104,7 +104,7 @@ def test_the_matchups_of_a_run_recorded_as_numbers(tmp_path):
 
 
 async def test_every_way_out():
-    """Cut and malformed answers are compared and charged; failures are left out; who never answered is charged."""
+    """Truncated and malformed answers are compared and penalised, missing ones penalised, and failures left out."""
     answers = [
         "good",
         said("good good", Termination.LENGTH),
@@ -126,7 +126,7 @@ async def test_every_way_out():
 
 
 async def test_a_file_of_ones_own(tmp_path):
-    """Prompts or messages; other keys go to the task's data, and no policy sees them."""
+    """A row has a prompt or messages; other keys go to the task's data, and not to the policy."""
     system = {"role": "system", "content": "Be brief."}
     path = write(
         tmp_path,
@@ -161,7 +161,7 @@ def test_rows_that_will_not_do(tmp_path, row, message):
 
 
 def test_arguments_as_a_command_line_gives_them():
-    """Text becomes what the grader needs."""
+    """Text arguments are converted to the grader's types."""
     given = {"pattern": "one_way", "chunk": "3", "format_coef": "0.5", "tries": "2", "seconds": "9", "max_tokens": "64"}
     builder = as_tasks(PreferenceTasks, "preference", given).builder(0, episodes=2, seed=0)
     judge = PolicyJudge(tries=2, seconds=9.0, sampling=Sampling(temperature=0.0, max_tokens=64))
@@ -191,7 +191,7 @@ def test_arguments_that_make_no_sense(args, error, message):
 
 
 async def test_any_other_env_can_be_compared():
-    """Its tasks, prompts and rewards stay; the tournament's grade is added, and the record names both."""
+    """Its tasks, prompts and rewards are kept; the tournament's grade is added, and the record names both."""
     tasks = PreferenceTasks(env="arithmetic", pattern="one_way", format_coef=0.0)
     builder = tasks.builder(0, episodes=2, seed=3)
     rollouts, scores, _ = await play(builder, ["good\nAnswer: none", "bad"])
@@ -206,7 +206,7 @@ async def test_any_other_env_can_be_compared():
 
 
 async def test_conversations_with_tools_can_be_compared():
-    """All turns of a member are shown to the judge."""
+    """The judge sees all turns of a member."""
     builder = PreferenceTasks(env="calculator", pattern="one_way").builder(0, episodes=2, seed=3)
     _, scores, group = await play(builder, ["good good", "bad"])
     assert [score.data["reward_data"]["preference"] for score in scores] == pytest.approx([0.5, -0.5])
@@ -223,7 +223,7 @@ def two_seats():
 
 @pytest.mark.parametrize(("function", "message"), [("graded_stage", "graded once"), ("two_seats", "one seat")])
 def test_envs_that_cannot_be_compared(monkeypatch, function, message):
-    """A group that is graded already, and a game between the members, are refused."""
+    """A group that has a grader, and a game between the members, are refused."""
     monkeypatch.setattr("rolltrace.envs.with_grader.load_env", lambda env, args: as_tasks(globals()[function], env, {}))
     tasks = PreferenceTasks(env=function)
     with pytest.raises(InputError, match=message):
@@ -231,7 +231,7 @@ def test_envs_that_cannot_be_compared(monkeypatch, function, message):
 
 
 def test_builders_pickle():
-    """With their grader."""
+    """Builders pickle with their grader."""
     for tasks in (PreferenceTasks(chunk=3), PreferenceTasks(env="arithmetic")):
         builder = tasks.builder(0, episodes=2, seed=0)
         assert pickle.loads(pickle.dumps(builder)) == builder
@@ -239,5 +239,5 @@ def test_builders_pickle():
 
 @pytest.mark.parametrize("args", [{}, {"pattern": "one_way", "chunk": 2}, {"env": "arithmetic"}, {"env": "calculator"}])
 def test_it_keeps_the_contract(args):
-    """`check_env` finds nothing to say."""
+    """`check_env` finds no violation."""
     assert check_env(PreferenceTasks(**args).builder(0, episodes=5, seed=0)) == []

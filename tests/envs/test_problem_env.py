@@ -45,7 +45,7 @@ async def play(text, termination=Termination.EOS, **options):
     ],
 )
 async def test_the_reward_on_every_termination(text, termination, reward, correct, form, well_formed, stop_reason):
-    """The reward is format_coef * (format - 1) + correct, and format needs an end of its own and an answer."""
+    """The reward is format_coef * (format - 1) + correct; a good format needs a normal end and an answer."""
     result = await play(text, termination)
     assert result.reward == pytest.approx(reward)
     assert result.reward_data == {"correct": correct, "format": form, "well_formed": well_formed}
@@ -53,7 +53,7 @@ async def test_the_reward_on_every_termination(text, termination, reward, correc
 
 
 async def test_scores_between_stay_between():
-    """A check that says 0.3 and a form that says 0.5 are not rounded to right or wrong."""
+    """Fractional scores of the check and of the format are not rounded."""
     result = await play("because\nAnswer: x", check=half_right, format_check=has_working, format_coef=0.2)
     assert result.reward == pytest.approx(0.2 * (0.5 - 1) + 0.3)
     assert result.reward_data == {"correct": 0.3, "format": 0.5, "well_formed": 1.0}
@@ -64,7 +64,7 @@ async def third_right(answer, reference):
 
 
 async def test_a_check_may_be_awaited():
-    """A check that takes its time is waited for, and its score stays what it is."""
+    """An async check is awaited, and its score is kept."""
     assert (await play("Answer: x", check=third_right)).reward_data["correct"] == 1 / 3
 
 
@@ -78,7 +78,7 @@ def not_a_number(answer, reference):
 
 @pytest.mark.parametrize(("check", "why"), [(unable, "It is too long."), (not_a_number, "The check returned nan.")])
 async def test_an_answer_that_cannot_be_judged_is_wrong(check, why):
-    """No reply earns more than a wrong one by being unreadable to the check; the logs say why, a metric counts it."""
+    """A reply that breaks the check earns no more than a wrong one; the logs say why, and a metric counts it."""
     result = await play("Answer: x", check=check)
     assert (result.reward, result.reward_data) == (0.0, {"correct": 0.0, "format": 1.0, "well_formed": 1.0})
     assert result.logs == {"unjudged": why}
@@ -103,7 +103,7 @@ NOT_FINITE = "Expected a finite number from the format check, got {}."
     ],
 )
 async def test_a_form_that_cannot_be_judged_is_wrong(format_check, why, termination):
-    """It costs the format term and nothing else; the reward stays a number, cut or not, and the logs say why."""
+    """A failing format check costs the format term only; the reward stays a number, and the logs say why."""
     result = await play("Answer: 42", termination, format_check=format_check)
     assert result.reward == pytest.approx(0.9)
     assert result.reward_data == {"correct": 1.0, "format": 0.0, "well_formed": float(termination is Termination.EOS)}
@@ -124,7 +124,7 @@ def broken(answer, reference):
 
 
 async def test_a_broken_check_is_not_the_answers_fault():
-    """An exception that is no verdict comes out, and fails the rollout instead of the answer."""
+    """An unexpected exception of a check fails the rollout and does not count as a wrong answer."""
     with pytest.raises(KeyError):
         await play("Answer: x", check=broken)
     with pytest.raises(KeyError):
@@ -132,15 +132,15 @@ async def test_a_broken_check_is_not_the_answers_fault():
 
 
 async def test_where_the_answer_is_looked_for_can_be_chosen():
-    """Another way to find the answer replaces the default, for the check and for the form."""
+    """Another way to extract the answer replaces the default, for the check and for the format."""
     first_word = lambda reply: reply.split()[0] if reply else None  # noqa: E731 - one line reads best
     result = await play("42 is it", extract=first_word)
     assert (result.reward, result.extra["answer"]) == (1.0, "42")
     assert (await play("", extract=first_word)).reward == pytest.approx(-0.1)
 
 
-async def test_what_is_no_number_is_extra():
-    """The reference and the answer that was found are kept, as text, apart from the numbers."""
+async def test_texts_are_in_extra():
+    """The reference and the extracted answer are kept as text, apart from the numbers."""
     result = await play("Answer: 41")
     assert result.extra == {"reference": "42", "answer": "41"}
     assert result.metrics == {"correct": 0.0, "format": 1.0, "answered": 1.0, "unjudged": 0.0}
@@ -149,7 +149,7 @@ async def test_what_is_no_number_is_extra():
 
 
 async def test_the_prompt_has_system_examples_and_question_in_order():
-    """What comes before the question is put before it."""
+    """System prompt and examples come before the question."""
     examples = (Message("user", "What is 1 + 1?"), Message("assistant", "Answer: 2"))
     env = ProblemEnv("What is 6 * 7?", "42", system="Be brief.", examples=examples)
     messages = (await env.initial_observation()).messages
@@ -162,7 +162,7 @@ async def test_the_prompt_has_system_examples_and_question_in_order():
 
 
 async def test_calls_out_of_order_say_what_to_do():
-    """An env is single use, and says so."""
+    """An env is single use, and its error says so."""
     env = ProblemEnv("?", "42")
     reply = Completion(message=Message("assistant", ""))
     with pytest.raises(EnvError, match="before initial_observation"):
@@ -176,7 +176,7 @@ async def test_calls_out_of_order_say_what_to_do():
 
 
 async def test_a_group_pickles_and_makes_fresh_envs():
-    """A builder that was sent elsewhere plays the same problem, each time from the start."""
+    """A pickled builder plays the same problem, each time from the start."""
     group = ProblemGroup(env="e", task="t", question="?", reference="1", check=half_right, episodes=2, tags=("a",))
     copy = pickle.loads(pickle.dumps(group))
     assert copy == group
@@ -186,7 +186,7 @@ async def test_a_group_pickles_and_makes_fresh_envs():
 
 
 class HalfForEach(GroupGrader):
-    """Gives every member the same."""
+    """Gives every member the same grade."""
 
     async def grade_group(self, rollouts):
         return {rollout.id: Grade(0.5) for rollout in rollouts}
@@ -202,7 +202,7 @@ async def test_a_group_may_be_graded_as_one():
 
 @pytest.mark.parametrize("format_coef", [float("nan"), float("inf"), -float("inf")])
 def test_a_coefficient_that_is_no_number_is_refused(format_coef):
-    """No reward would be one either."""
+    """A coefficient that is not finite is refused, since no reward would be."""
     with pytest.raises(InputError, match="format_coef to be a finite number"):
         ProblemEnv("?", "1", format_coef=format_coef)
     with pytest.raises(InputError, match="format_coef to be a finite number"):

@@ -19,7 +19,7 @@ def builders(tasks):
 
 
 def test_the_shipped_problems_are_varied():
-    """Without a file there are enough problems, most with numbers and some with words, each right by its own check."""
+    """The shipped problems are many, most with numbers and some with words, and each answer passes its own check."""
     shipped = builders(ProblemsTasks())
     assert len(shipped) >= 24
     assert len({builder.task for builder in shipped}) == len(shipped)
@@ -39,7 +39,7 @@ def test_a_file_of_ones_own(tmp_path):
 
 
 def test_the_check_follows_the_answer_or_the_argument(tmp_path):
-    """Unless told otherwise, numbers are compared as numbers and words as words."""
+    """By default, numbers are compared as numbers and words as words."""
     path = write(tmp_path, {"id": "a", "question": "q", "answer": "4.0"}, {"id": "b", "question": "q", "answer": "x"})
     assert [builder.check for builder in builders(ProblemsTasks(data=path))] == [number_score, exact_score]
     assert [builder.check for builder in builders(ProblemsTasks(data=path, check="exact"))] == [exact_score] * 2
@@ -48,7 +48,7 @@ def test_the_check_follows_the_answer_or_the_argument(tmp_path):
 
 
 def test_an_unknown_check_suggests_the_nearest():
-    """A misspelt check is answered with the right one."""
+    """A misspelled check is refused with a suggestion."""
     with pytest.raises(UnknownNameError, match=r"no check 'nummber'\. Did you mean 'number'\?"):
         ProblemsTasks(check="nummber")
 
@@ -74,7 +74,7 @@ def test_an_unknown_check_suggests_the_nearest():
     ],
 )
 def test_bad_rows_are_named(tmp_path, row, message):
-    """A row that is no problem is named by file and line."""
+    """The error names file and line of a row that is no problem."""
     path = write(tmp_path, {"id": "a", "question": "q", "answer": "1"}, row)
     with pytest.raises(DataError) as caught:
         ProblemsTasks(data=path)
@@ -86,7 +86,7 @@ def asked_in(builder):
 
 
 def test_examples_are_other_rows_with_their_solutions(tmp_path):
-    """Examples are worked as far as their rows say, answered as asked for, and never hold the question."""
+    """Examples show their rows' solutions and the asked answer format, and never hold the question."""
     rows = [
         {"id": 1, "question": "1 + 1?", "answer": 2, "solution": "Two ones are two."},
         {"id": 2, "question": "2 + 2?", "answer": 4},
@@ -110,7 +110,7 @@ def test_examples_are_other_rows_with_their_solutions(tmp_path):
 
 
 def test_examples_are_drawn_from_the_seed():
-    """The same seed and row give the same examples, another seed or row gives others; none repeats in a prompt."""
+    """Equal seed and row give the same examples, others give others; none repeats in a prompt."""
     tasks = ProblemsTasks(examples=4)
     first, again = (tasks.builder(3, episodes=1, seed=1) for _ in range(2))
     assert first == again
@@ -125,7 +125,7 @@ def test_examples_are_drawn_from_the_seed():
 
 
 def test_shipped_solutions_lead_to_the_answers():
-    """Each shipped problem has its working, and an example made of it ends with the right answer."""
+    """Each shipped problem has a solution, and an example made of it ends with the right answer."""
     tasks = ProblemsTasks(examples=1)
     assert len(tasks.problems) > 10
     for problem in tasks.problems:
@@ -143,6 +143,6 @@ def test_too_many_examples_are_refused(tmp_path, examples):
 
 
 def test_a_coefficient_that_is_no_number_is_refused():
-    """When the tasks are made, and not when one is played."""
+    """It is refused when the tasks are made, not when one is played."""
     with pytest.raises(InputError, match="format_coef to be a finite number, got nan"):
         ProblemsTasks(format_coef=float("nan"))

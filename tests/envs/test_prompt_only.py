@@ -50,7 +50,7 @@ async def test_whatever_comes_is_taken(termination, stop_reason, well_formed):
 
 
 async def test_a_cut_is_named_by_the_env():
-    """Whoever plays it without a runner learns it too."""
+    """The env itself reports `max_tokens` for a truncated response, so that it works without a runner."""
     env = PromptOnlyEnv("q")
     await env.initial_observation()
     result = await env.step(said("x", Termination.LENGTH))
@@ -58,13 +58,13 @@ async def test_a_cut_is_named_by_the_env():
 
 
 async def test_a_prompt_that_does_not_fit():
-    """The runner's own ways out are as everywhere."""
+    """An overflow ends the rollout as in every env."""
     (rollout,) = await play(group(), Remembering(said("x"), tokens=lambda request: 9), limits=Limits(context_length=8))
     assert (rollout.stop_reason, rollout.reward, rollout.steps) == ("context_overflow", -0.1, ())
 
 
 async def test_a_grader_scores_it():
-    """Also a response that was cut: the grader's grade is the whole reward."""
+    """The grader's grade is the whole reward, also for a truncated response."""
     (rollout,) = await play(group(grader=Counting(0.5)), Remembering(said("x", Termination.LENGTH)))
     assert (rollout.reward, rollout.grade.reward) == (0.5, 0.5)
 
@@ -76,13 +76,13 @@ async def test_a_text_is_one_message():
 
 
 def test_an_empty_prompt_is_refused():
-    """Nobody can answer nothing."""
+    """A prompt without messages is refused."""
     with pytest.raises(InputError, match="at least one message, got none"):
         PromptOnlyEnv([])
 
 
 async def test_an_env_plays_once():
-    """Misuse is told what to do."""
+    """Misuse is an error that says what to do."""
     env = PromptOnlyEnv("q")
     with pytest.raises(EnvError, match="call that first"):
         await env.step(said("x"))
@@ -95,7 +95,7 @@ async def test_an_env_plays_once():
 
 
 def test_builders_pickle_and_keep_the_contract():
-    """A builder goes anywhere, and `check_env` finds nothing."""
+    """Builders pickle, and `check_env` finds no violation."""
     builder = group(episodes=2, tags=("a",), task_data={"k": 1})
     assert pickle.loads(pickle.dumps(builder)) == builder
     assert check_env(builder) == []

@@ -27,7 +27,7 @@ def builders(tasks, episodes=1):
 
 
 def test_the_shipped_prompts_are_varied():
-    """Without a file there are enough prompts, no two the same, some of them conversations."""
+    """The shipped prompts are many and all different, and some of them are conversations."""
     shipped = builders(PromptsTasks())
     assert len(shipped) >= 24
     assert len({builder.task for builder in shipped}) == len(shipped)
@@ -37,7 +37,7 @@ def test_the_shipped_prompts_are_varied():
 
 
 def test_a_file_of_ones_own(tmp_path):
-    """A row has a prompt or messages; other keys go to the task's data, and to no policy."""
+    """A row has a prompt or messages; other keys go to the task's data, and not to the policy."""
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     chat = [
         {"role": "system", "content": "Be brief."},
@@ -78,7 +78,7 @@ def test_a_file_of_ones_own(tmp_path):
     ],
 )
 def test_bad_rows_are_named(tmp_path, row, message):
-    """A row that is no prompt is named by file and line."""
+    """The error names file and line of a row that is no prompt."""
     path = write(tmp_path, {"id": "a", "prompt": "q"}, row)
     with pytest.raises(DataError) as caught:
         PromptsTasks(data=path)
@@ -87,12 +87,12 @@ def test_bad_rows_are_named(tmp_path, row, message):
 
 
 def test_the_contract_is_kept():
-    """`check_env` finds nothing."""
+    """`check_env` finds no violation."""
     assert check_env(builders(PromptsTasks(), episodes=2)[-1]) == []
 
 
-def test_a_teachers_numbers_come_later(tmp_path):
-    """A run is played without a score; then each rollout gets its KL per token, which SQL finds beside it."""
+def test_a_teachers_late_scores(tmp_path):
+    """A run is played without a score; then each rollout gets its KL per token, which SQL joins to it."""
     policy = ScriptedReplies(lambda request: f"reply to {len(request.messages)}")
     summary = play(PromptsTasks(), policy, out=tmp_path / "run", groups=3, group_size=2)
     assert (summary.mean_reward, summary.rewarded) == (0.0, 6)
@@ -111,7 +111,7 @@ def test_a_teachers_numbers_come_later(tmp_path):
         )
     )
     assert {row[0]: row[2] for row in found} == expected
-    assert {row[1] for row in found} == {0.0}  # a score of another name does not touch the reward
+    assert {row[1] for row in found} == {0.0}  # a score of another name does not change the reward
     scores = list(run.scores(where="name = 'teacher_kl'", limit=None))
     assert {score.rollout: score.data["kl"][0] + 0.25 for score in scores} == expected
     assert {score.producer for score in scores} == {"teacher"}

@@ -34,7 +34,7 @@ def make(name, number=0, seed=0, **options):
 
 
 async def play(builder, *texts):
-    """Each episode says one of the texts."""
+    """Plays an episode with each of the texts."""
     sink = MemorySink()
     policy = Remembering(lambda request: said(texts[request.identity.index]))
     async for _ in Runner(policy, sink=sink).play([builder]):
@@ -48,7 +48,7 @@ def tagged(answer):
 
 @needs_package
 async def test_every_task_of_the_package_plays():
-    """Each task plays a group: its reference is right by its own scorer, a reply without an answer is wrong."""
+    """Each task plays a group: its reference is right by its own scorer, and a reply without an answer is wrong."""
     names = ReasoningGymTasks.names()
     without = set()
     for name in names:
@@ -72,7 +72,7 @@ async def test_every_task_of_the_package_plays():
 
 @needs_package
 async def test_fractions_stay_fractions():
-    """A score between right and wrong is recorded as the task's own scorer gave it."""
+    """A fractional score is recorded as the task's own scorer gave it."""
     builder = make("caesar_cipher")
     right = builder.reference
     answer = f"{right} {'X' * (len(right) - 1)}"  # twice as long as it should be: half right, says the package
@@ -103,7 +103,7 @@ def test_the_builder_tells_the_record_what_it_was_made_with():
 
 @needs_package
 def test_a_task_depends_on_seed_and_number_only():
-    """The same two give the same entry in whatever process, after whatever else; any other gives another."""
+    """Equal seed and number give the same entry in any process, after any other calls; others give another."""
     # These draw from sets, or from all entries of a size at once.
     names = ["isomorphic_strings", "word_ladder", "ransom_note", "polynomial_multiplication", "acre", "gsm_symbolic"]
     first = {name: make(name, number=1, seed=2) for name in names}
@@ -116,7 +116,7 @@ def test_a_task_depends_on_seed_and_number_only():
 
 @needs_package
 async def test_generating_does_not_wait_for_scoring(tmp_path):
-    """Answers that never end hold up answers, and no new tasks; and runs make these in a thread."""
+    """Endless scoring calls do not delay the generation of tasks, which runs in a thread."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     waiting = f"__import__('pathlib').Path({str(pipe)!r}).read_text()"
@@ -133,8 +133,8 @@ async def test_generating_does_not_wait_for_scoring(tmp_path):
 
 
 @needs_package
-def test_generating_leaves_our_chance_alone():
-    """The package seeds generators that all share; that happens elsewhere."""
+def test_generating_leaves_the_global_rng_alone():
+    """The package seeds global generators; this happens in a worker process."""
     random.seed(3)
     expected = random.Random(3).random()
     make("pool_matrix")
@@ -143,7 +143,7 @@ def test_generating_leaves_our_chance_alone():
 
 @needs_package
 def test_the_generated_tasks_stay_as_they_are():
-    """A task's name stands for the same question in every version: recorded runs refer to it."""
+    """A task's name means the same question in every version, because recorded runs refer to it."""
     builder = make("gcd", number=1, seed=0)
     assert (builder.seed, builder.task_data["metadata"]["numbers"], builder.reference) == (358444212, [38, 828], "2")
 
@@ -172,7 +172,7 @@ def test_the_generated_tasks_stay_as_they_are():
     ],
 )
 def test_wrong_names_and_arguments_are_named(spec, args, error, message):
-    """What does not exist or does not fit is told, with what does, before anything is played."""
+    """Unknown names and wrong arguments are refused with the valid ones, before anything is played."""
     with pytest.raises(error, match=message):
         load_env(f"reasoning_gym:{spec}", args)
 
@@ -212,7 +212,7 @@ HOSTILE = [
     ],
 )
 async def test_hostile_answers_earn_nothing_and_break_nothing(name):
-    """Scorers that evaluate or parse what they are given run no program of the answer's, and never crash a play."""
+    """Scorers that evaluate or parse answers run no program of the answer's, and never crash a play."""
     builder = make(name)
     builder.episodes = len(HOSTILE)
     for rollout, text in zip(await play(builder, *map(tagged, HOSTILE)), HOSTILE, strict=True):
@@ -225,7 +225,7 @@ async def test_hostile_answers_earn_nothing_and_break_nothing(name):
 @needs_package
 @pytest.mark.parametrize("name", ["spiral_matrix", "binary_matrix", "n_queens", "string_insertion", "puzzle24"])
 async def test_an_answer_is_not_run(name, tmp_path):
-    """Scorers that call `eval` get no value from a program: it runs nowhere, and cannot read the answer either."""
+    """Scorers that call `eval` get no value from a program: it is not run, and cannot read the answer."""
     canary = tmp_path / "canary"
     program = f"[__import__('pathlib').Path({str(canary)!r}).write_text('x'), 1][1:]"
     cheat = "entry['answer'].split()"
@@ -237,7 +237,7 @@ async def test_an_answer_is_not_run(name, tmp_path):
 @needs_package
 @pytest.mark.slow
 async def test_no_hostile_answer_crashes_any_task():
-    """Whatever is said to whichever task, each rollout ends as it should, with a score from 0 to 1."""
+    """Whatever is answered to any task, each rollout ends normally, with a score from 0 to 1."""
     for name in ReasoningGymTasks.names():
         builder = make(name, **(COMPOSITE if name == "composite" else {}))
         builder.episodes = len(HOSTILE)
@@ -250,7 +250,7 @@ async def test_no_hostile_answer_crashes_any_task():
 
 @needs_package
 async def test_a_scorer_that_raises_or_hangs_makes_the_answer_wrong(monkeypatch):
-    """A wrong answer stays a wrong answer, whatever it does to the scorer; the record says what that was."""
+    """An answer that makes the scorer raise or hang is wrong, and the record says why."""
     monkeypatch.setattr(reasoning_gym, "SCORING_SECONDS", 0.5)
     raised = await play(make("prime_factorization"), tagged("seven"), tagged("nan"))
     assert [rollout.reward for rollout in raised] == [0.0, 0.0]
@@ -262,7 +262,7 @@ async def test_a_scorer_that_raises_or_hangs_makes_the_answer_wrong(monkeypatch)
 
 @needs_package
 def test_the_package_is_not_imported_here():
-    """Its import takes seconds, and changes what all share: only workers do it."""
+    """Importing the package takes seconds and changes global state, so only workers do it."""
     script = (
         "import sys; from rolltrace.envs.reasoning_gym import ReasoningGymTasks\n"
         "ReasoningGymTasks('gcd').builder(0, episodes=1, seed=0)\n"

@@ -25,7 +25,7 @@ class Own(Env):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Writes an installed package: modules, and entry points that name them."""
+    """Creates an installed package: modules, and entry points that name them."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(name, modules, points=""):
@@ -41,7 +41,7 @@ def package(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_every_built_in_loads(name):
-    """Each built-in has tasks that know its name, without any argument."""
+    """Each built-in has tasks that know its name, and needs no argument."""
     tasks = load_env(name)
     builder = tasks.builder(0, episodes=3, seed=0)
     assert (tasks.env, builder.env, builder.episodes) == (name, name, 3)
@@ -67,7 +67,7 @@ def test_arguments_are_converted():
     ],
 )
 def test_what_does_not_exist_suggests_the_nearest(spec, args, message):
-    """Names and values that do not fit are told with what would."""
+    """Unknown names and values are refused with the nearest valid ones."""
     with pytest.raises(InputError) as caught:
         load_env(spec, args)
     assert message in str(caught.value)
@@ -93,7 +93,7 @@ def test_packages_add_names(package):
 
 
 def test_a_broken_package_does_not_break_the_listing(package):
-    """What cannot be imported is listed with its error, and raises only when it is asked for."""
+    """A package that cannot be imported is listed with its error, and raises only when it is used."""
     points = "bad = registry_broken:Own\ngone = registry_nowhere:Own\narithmetic = registry_broken:Own\nodd = [what\n"
     package("registry-broken", {"registry_broken": "1 / 0"}, points)
     infos = {(info.name, info.source): info for info in list_envs()}
@@ -108,14 +108,14 @@ def test_a_broken_package_does_not_break_the_listing(package):
 
 
 def test_built_ins_are_listed_with_a_line_each():
-    """A listing says what each is for."""
+    """Each built-in is listed with a description."""
     infos = [info for info in list_envs() if info.name in BUILT_IN]
     assert [info.name for info in infos] == sorted(BUILT_IN)
     assert all(info.summary and info.error is None and "\n" not in info.summary for info in infos)
 
 
 def test_families_list_their_members():
-    """Each family names its environments as they are asked for; an unknown family is told with the known ones."""
+    """Each family lists its environments by their full names; an unknown family is refused with the known ones."""
     for family, member, package in (
         ("reasoning_gym", "reasoning_gym:leg_counting", "reasoning_gym"),
         ("textarena", "textarena:TicTacToe-v0", "textarena"),
@@ -134,7 +134,7 @@ def test_families_say_what_to_install(family, monkeypatch):
     """Without its package, a family is listed with what installs it, and is refused with the same words."""
     monkeypatch.setattr("rolltrace.envs.registry.find_spec", lambda package: None)
     hint = f"pip install 'rolltrace[{family.replace('_', '-')}]'"
-    if family == "gem":  # it could not be an extra, because it pins a version of msgspec that is too old
+    if family == "gem":  # not an extra, because it pins a version of msgspec that is too old
         hint = "pip install --no-deps gem-llm"
     with pytest.raises(InputError, match=re.escape(hint)):
         load_env(f"{family}:anything")

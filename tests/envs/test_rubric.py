@@ -1,4 +1,4 @@
-"""The built-in `rubric`: prompts with criteria, or any environment with a rubric beside its own rewards."""
+"""The built-in `rubric`: prompts with criteria, or any environment with a rubric in addition to its own rewards."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ def one(tmp_path, episodes=1, **settings):
 
 
 def judging(kind, long="Score: 0"):
-    """A policy in the role of the grader; either may be a function of the graded text."""
+    """A policy in the role of the grader; either score may be a function of the graded text."""
 
     def reply(request):
         asked = request.messages[1].content
@@ -65,7 +65,7 @@ async def play_one(builder, policy, grader, **settings):
 
 
 def test_the_shipped_rubrics_are_varied():
-    """Without a file there are enough tasks, no two the same, each with criteria, some of which are penalties."""
+    """The shipped tasks are many and all different, each with criteria, some of which are penalties."""
     tasks = RubricTasks()
     shipped = [tasks.builder(number, episodes=1, seed=0) for number in range(tasks.count)]
     assert len(shipped) >= 24
@@ -108,7 +108,7 @@ async def test_a_play_by_hand(tmp_path):
     ],
 )
 async def test_cut_and_malformed_responses_are_graded(tmp_path, termination, stop_reason, reward):
-    """They are charged 0.1 through the format, and keep what the criteria give."""
+    """Truncated and malformed responses lose 0.1 through the format, and keep what the criteria give."""
     rollout = await play_one(one(tmp_path), ScriptedReplies([said("Thank you.", termination)]), judging("1"))
     assert (rollout.reward, rollout.stop_reason) == (pytest.approx(reward), stop_reason)
     assert rollout.grade.reward_data["rubric"] == 0.75
@@ -116,7 +116,7 @@ async def test_cut_and_malformed_responses_are_graded(tmp_path, termination, sto
 
 
 async def test_a_prompt_that_does_not_fit_is_not_graded(tmp_path):
-    """There is nothing to grade, and nobody is asked."""
+    """There is nothing to grade, and the grader is not asked."""
     rollout = await play_one(one(tmp_path), ScriptedReplies("x"), judging("1"), limits=Limits(context_length=3))
     assert (rollout.stop_reason, rollout.reward, rollout.grade, rollout.calls) == ("context_overflow", -0.1, None, ())
 
@@ -128,7 +128,7 @@ async def test_a_policy_that_fails_is_not_graded(tmp_path):
 
 
 async def test_a_failed_member_leaves_the_others_alone(tmp_path):
-    """One member cannot be graded: its failure names the grader and the rollout; the others keep their rewards."""
+    """If one member cannot be graded, its failure names grader and rollout; the others keep their rewards."""
 
     def kind(asked):
         return "I would rather not." if "reply 2" in asked else "Score: 1"
@@ -171,7 +171,7 @@ async def test_a_grader_that_never_gives_a_score(tmp_path, says, kind, what):
 
 
 async def test_a_retry_that_succeeds(tmp_path):
-    """A score that comes at the second try counts in full; both tries are in the record, in one conversation."""
+    """A score at the second try counts in full; both tries are recorded, in one conversation."""
 
     def reply(request):
         if "\nIs long." in request.messages[1].content:
@@ -186,7 +186,7 @@ async def test_a_retry_that_succeeds(tmp_path):
 
 
 async def test_without_a_grader_the_policy_grades_itself(tmp_path):
-    """A role that nobody was given is the policy's own."""
+    """If no policy is given for the role `grader`, the policy grades itself."""
     policy = ScriptedReplies(lambda request: "Score: 1" if request.role == "grader" else "Thanks.")
     sink = MemorySink()
     async for _ in Runner(policy, sink=sink).play([one(tmp_path)]):
@@ -213,8 +213,8 @@ def test_a_run_on_disk(tmp_path):
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 64])
-async def test_the_record_does_not_hang_on_concurrency(tmp_path, concurrency):
-    """Calls stand in rounds, by criterion, however many requests may be in flight."""
+async def test_the_record_does_not_depend_on_concurrency(tmp_path, concurrency):
+    """Calls are ordered by round and criterion, whatever the concurrency."""
 
     def reply(request):
         return "Hm." if len(request.messages) == 2 else "Score: 1"
@@ -242,7 +242,7 @@ def solve(request):
 
 
 async def test_a_rubric_grades_any_environment(tmp_path):
-    """The env's own reward and the rubric's grade add up; the grader sees the tool's part; the record names both."""
+    """The env's own reward and the rubric's grade add up; the grader sees the tool calls; the record names both."""
     path = write(tmp_path, CRITERION, {"text": "Is long.", "weight": 1}, name="criteria.jsonl")
     tasks = load_env(SPEC, {"env": "calculator", "criteria": path, "env_args": '{"difficulty": 2}', "tries": "2"})
     assert (tasks.env, tasks.count) == ("rubric", None)
@@ -263,7 +263,7 @@ async def test_a_rubric_grades_any_environment(tmp_path):
 
 
 async def test_a_limit_of_the_runner_is_not_graded(tmp_path):
-    """In a conversation, as everywhere: a response that was cut stops it, and the rollout's grader is not asked."""
+    """In a conversation, a truncated response ends play, and the rollout's grader is not asked."""
     path = write(tmp_path, CRITERION, name="criteria.jsonl")
     builder = RubricTasks(env="calculator", criteria=path).builder(0, episodes=1, seed=0)
     rollout = await play_one(builder, ScriptedReplies([said("Answ", Termination.LENGTH)]), judging("1"))
@@ -309,7 +309,7 @@ def test_common_criteria_for_a_file_of_prompts(tmp_path):
     ],
 )
 def test_arguments_that_do_not_go_together(tmp_path, args, message):
-    """A conflict is named, with what to give instead."""
+    """The error names the conflict and what to give instead."""
     files = {"C": write(tmp_path, CRITERION, name="criteria.jsonl"), "D": write(tmp_path, ROW)}
     with pytest.raises(InputError) as caught:
         load_env(SPEC, {name: files.get(value, value) for name, value in args.items()})
@@ -317,7 +317,7 @@ def test_arguments_that_do_not_go_together(tmp_path, args, message):
 
 
 def test_an_environment_that_has_a_grader(tmp_path):
-    """A rollout is graded once: a rubric of a rubric is refused."""
+    """A rollout has one grader: a rubric of a rubric is refused."""
     path = write(tmp_path, CRITERION, name="criteria.jsonl")
     tasks = RubricTasks(env=SPEC, criteria=path)
     with pytest.raises(InputError, match=r"which has a RubricGrader: a rollout is graded once"):
@@ -342,7 +342,7 @@ def test_an_environment_that_has_a_grader(tmp_path):
     ],
 )
 def test_bad_rows_are_named(tmp_path, fields, message):
-    """A row that no rubric can be made of is named by file and line."""
+    """The error names file and line of a row that makes no rubric."""
     path = write(tmp_path, ROW, {**ROW, "id": "other", **fields})
     with pytest.raises(DataError) as caught:
         RubricTasks(data=path)
@@ -351,7 +351,7 @@ def test_bad_rows_are_named(tmp_path, fields, message):
 
 
 def test_a_row_with_criteria_where_all_have_common_ones(tmp_path):
-    """Which of the two is meant is not guessed."""
+    """A row with its own criteria beside common ones is refused: which is meant is not guessed."""
     criteria = write(tmp_path, CRITERION, name="criteria.jsonl")
     with pytest.raises(DataError, match=r"own.jsonl:1: expected no `criteria` in a row"):
         RubricTasks(data=write(tmp_path, ROW), criteria=criteria)
@@ -371,7 +371,7 @@ def test_a_row_with_criteria_where_all_have_common_ones(tmp_path):
     ],
 )
 def test_bad_files_of_criteria(tmp_path, text, message):
-    """What is wrong with a file of criteria is said, with its name."""
+    """The error names the file of criteria and what is wrong with it."""
     path = tmp_path / "criteria.json"
     path.write_text(text, errors="surrogateescape")
     with pytest.raises(DataError) as caught:
@@ -383,7 +383,7 @@ def test_bad_files_of_criteria(tmp_path, text, message):
 
 
 def test_builders_pickle_and_keep_the_contract(tmp_path):
-    """A builder goes anywhere, and `check_env` finds nothing, alone and around another environment."""
+    """Builders pickle, and `check_env` finds no violation, alone and around another environment."""
     builder = one(tmp_path, episodes=2)
     assert pickle.loads(pickle.dumps(builder)) == builder
     assert check_env(builder) == []

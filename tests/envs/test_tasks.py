@@ -30,7 +30,7 @@ def numbers(count, *, seed=0, iterations=1, groups=1):
 
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 6), st.integers(0, 5))
 def test_every_task_comes_once_before_any_comes_again(count, groups, iterations, seed):
-    """Laps over a finite set are complete, however iterations cut them."""
+    """Each lap over a finite set visits every task once, however iterations divide it."""
     walked = numbers(count, seed=seed, iterations=iterations, groups=groups)
     for lap in range(0, len(walked) - count + 1, count):
         assert sorted(walked[lap : lap + count]) == list(range(count))
@@ -40,29 +40,29 @@ def test_every_task_comes_once_before_any_comes_again(count, groups, iterations,
 
 @given(st.integers(1, 12), st.integers(0, 5))
 def test_iterations_cut_one_order(count, seed):
-    """The same tasks come in the same order whether they are walked in one iteration or in many."""
+    """The order of tasks does not depend on how many iterations divide it."""
     assert numbers(count, seed=seed, iterations=12) == numbers(count, seed=seed, groups=12)
 
 
 def test_seeds_and_laps_have_orders_of_their_own():
-    """Another seed, and another lap, shuffle anew."""
+    """Each seed and each lap has its own order."""
     walked = numbers(30, groups=60)
     assert walked[:30] != walked[30:]
     assert walked[:30] != numbers(30, seed=1, groups=30)
 
 
 def test_tasks_without_end_come_by_number():
-    """Generated tasks are never repeated."""
+    """Generated tasks are visited by number and never repeated."""
     assert numbers(None, iterations=3, groups=2) == [0, 1, 2, 3, 4, 5]
 
 
 def test_episodes_and_seed_reach_the_builder():
-    """A group knows how often it is to be played."""
+    """The builder gets the number of episodes and the seed."""
     [builder] = iterate_groups(Numbered(1), iteration=0, groups=1, episodes=5, seed=9)
     assert (builder.episodes, builder.seed) == (5, 9)
 
 
 def test_no_tasks_is_an_error():
-    """An environment without tasks cannot be walked."""
+    """An environment without tasks is refused."""
     with pytest.raises(InputError, match="at least one task"):
         numbers(0)

@@ -60,7 +60,7 @@ def contents(result):
 
 
 async def test_the_first_observation_offers_the_tools():
-    """The policy is shown the messages, frozen, and each tool's spec."""
+    """The policy is shown the frozen messages, and each tool's spec."""
     env = ToolEnv([{"role": "system", "content": "Help."}, QUESTION], TOOLS)
     observation = await env.initial_observation()
     assert observation.messages == (Message("system", "Help."), QUESTION)
@@ -69,7 +69,7 @@ async def test_the_first_observation_offers_the_tools():
 
 
 async def test_a_turn_with_tools_goes_on(monkeypatch):
-    """Each call is answered in a message of its own, with the call's id and name; the numbers are in the record."""
+    """Each call is answered in its own message, with the call's id and name; the numbers are recorded."""
     readings = itertools.count()  # each call of a tool reads the clock twice
     monkeypatch.setattr("rolltrace.envs.tools.time", SimpleNamespace(perf_counter=lambda: float(next(readings))))
     env = await start()
@@ -90,7 +90,7 @@ async def test_a_turn_with_tools_goes_on(monkeypatch):
 
 
 async def test_a_turn_without_tools_is_the_final_answer():
-    """It ends the episode, scored by the check."""
+    """The final answer ends the episode, scored by the check."""
     env = ToolEnv([QUESTION], TOOLS, check=lambda text: 0.25 if text == "four" else 0.0)
     await env.initial_observation()
     await env.step(say("", adding(3)))
@@ -101,7 +101,7 @@ async def test_a_turn_without_tools_is_the_final_answer():
 
 
 async def test_without_a_check_the_final_answer_is_worth_nothing():
-    """Scoring is then the grader's."""
+    """Without a check the reward is 0, and scoring is left to a grader."""
     env = await start()
     assert (await env.step(say("four"))).reward == 0.0
 
@@ -119,7 +119,7 @@ async def test_without_a_check_the_final_answer_is_worth_nothing():
     ],
 )
 async def test_a_failed_call_is_answered_and_play_goes_on(call, error, content, parallel):
-    """Whatever is wrong with one call, its own message says it, the others run, and nobody is charged."""
+    """Whatever is wrong with one call, its answer says so, the other calls run, and the reward is unchanged."""
     env = await start(parallel=parallel, tool_seconds=0.01)
     result = await env.step(say("", adding(1), call, adding(2, call_id="c")))
     assert (result.reward, result.done, result.stop_reason) == (0.0, False, None)
@@ -134,7 +134,7 @@ async def test_a_failed_call_is_answered_and_play_goes_on(call, error, content, 
 
 @pytest.mark.parametrize("arguments", ["", "null", " ", "\n null "])
 async def test_a_call_without_arguments_is_run(arguments):
-    """Nothing, blanks and null stand for no arguments; a tool that needs some says which."""
+    """Empty, blank and null mean no arguments; a tool that needs some says which."""
     env = await start()
     result = await env.step(say("", ToolCall("fail", arguments, "a"), ToolCall("add", arguments, "b")))
     assert [call["error"] for call in result.extra["tool_calls"]] == ["raised", "bad_arguments"]
@@ -142,7 +142,7 @@ async def test_a_call_without_arguments_is_run(arguments):
 
 
 async def test_the_traceback_is_logged():
-    """A person debugging a tool can read where it broke."""
+    """The traceback of a tool is logged for debugging."""
     env = await start()
     result = await env.step(say("", ToolCall("fail", "{}", "f")))
     (entry,) = result.logs["tools"]
@@ -151,7 +151,7 @@ async def test_the_traceback_is_logged():
 
 
 async def test_calls_without_an_id_are_answered_in_place():
-    """A call without an id gets an answer without one, at its place."""
+    """A call without an id is answered without one, in its place."""
     env = await start()
     result = await env.step(say("", ToolCall("add", '{"first": 1, "second": 1}'), ToolCall("", "x", error="bad")))
     first, second = result.observation.messages
@@ -160,7 +160,7 @@ async def test_calls_without_an_id_are_answered_in_place():
 
 
 async def test_the_turn_cap_runs_the_last_tools():
-    """The last turn allowed still runs its tools, then the episode is over."""
+    """The last allowed turn still runs its tools, then the episode ends."""
     env = await start(max_turns=2)
     assert not (await env.step(say("", adding(1)))).done
     result = await env.step(say("", adding(2)))
@@ -168,7 +168,7 @@ async def test_the_turn_cap_runs_the_last_tools():
 
 
 async def test_a_final_answer_in_the_last_turn_is_complete():
-    """A turn cap reached by answering is no cap."""
+    """A final answer in the last turn completes the episode; it does not end by the cap."""
     env = await start(max_turns=1)
     result = await env.step(say("four"))
     assert (result.done, result.stop_reason) == (True, None)
@@ -187,7 +187,7 @@ async def test_the_tool_call_cap_runs_the_allowed_prefix(parallel):
 
 
 async def test_the_tool_call_cap_alone_does_not_end_the_episode():
-    """A policy that has used up its calls may still answer; one that has none left and calls has ended it."""
+    """A policy that has used up its calls may still answer; another call ends the episode."""
     env = await start(max_tool_calls=1)
     assert not (await env.step(say("", adding(1)))).done
     result = await env.step(say("four"))
@@ -199,7 +199,7 @@ async def test_the_tool_call_cap_alone_does_not_end_the_episode():
 
 
 async def test_unreadable_calls_use_up_nothing():
-    """What is not run does not count against the cap."""
+    """Calls that cannot be parsed do not count against the cap."""
     env = await start(max_tool_calls=1)
     result = await env.step(say("", ToolCall("add", "{", "x"), adding(1)))
     assert (result.done, len(contents(result)), result.env_state["tool_calls"]) == (False, 2, 1)
@@ -213,7 +213,7 @@ async def test_a_tool_stops_the_episode():
 
 
 async def test_in_order_nothing_runs_after_a_stop():
-    """In order, the calls after the one that ended the episode are dropped and logged."""
+    """In sequential mode, the calls after the one that ended the episode are dropped and logged."""
     env = await start(parallel=False)
     result = await env.step(say("", ToolCall("submit", '{"value": "42"}', "s"), adding(1)))
     assert (result.stop_reason, contents(result)) == ("tool_stopped", ["got 42"])
@@ -222,7 +222,7 @@ async def test_in_order_nothing_runs_after_a_stop():
 
 
 def _meeting():
-    """Two tools that only end when both have started."""
+    """Two tools that end only when both have started."""
     gate = asyncio.Event()
     order = []
 
@@ -250,7 +250,7 @@ async def test_parallel_calls_run_together_and_answer_in_order():
 
 
 async def test_calls_in_order_wait_for_each_other():
-    """In order, a call starts when the one before has ended."""
+    """In sequential mode, a call starts when the one before has ended."""
     first, second, order = _meeting()
     env = ToolEnv([QUESTION], [first, second], parallel=False, tool_seconds=0.01)
     await env.initial_observation()
@@ -260,7 +260,7 @@ async def test_calls_in_order_wait_for_each_other():
 
 
 async def test_parallel_calls_are_bounded():
-    """However many calls a policy makes in one turn, only so many run at once."""
+    """However many calls a policy makes in one turn, only a bounded number runs at once."""
     running = peak = 0
 
     async def count() -> str:
@@ -281,7 +281,7 @@ async def test_parallel_calls_are_bounded():
 
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_cancellation_leaves_nothing_running(parallel):
-    """A cancelled step raises, and every tool of it has ended by then."""
+    """A cancelled step raises, and all of its tools have ended by then."""
     started, ended = [], []
     both = asyncio.Event()
 
@@ -310,7 +310,7 @@ async def test_cancellation_leaves_nothing_running(parallel):
 
 
 async def test_an_interrupt_in_a_tool_ends_its_siblings():
-    """What is no exception goes through, and no other call is left running."""
+    """A BaseException propagates, and no other call is left running."""
 
     class Interruption(BaseException):
         pass
@@ -327,7 +327,7 @@ async def test_an_interrupt_in_a_tool_ends_its_siblings():
 
 
 async def test_observe_counts_the_policys_own_messages():
-    """Messages put in from outside come back with the tools; the policy's own use up turns, others do not."""
+    """Injected messages come back with the tools; the policy's own use up turns, others do not."""
     env = await start(max_turns=3)
     hint = Message("user", "Call a tool.")
     broken = Message("assistant", "", tool_calls=(ToolCall("", "<", error="no tag"),))
@@ -350,7 +350,7 @@ async def test_observe_without_a_cap_always_goes_on():
 
 
 async def test_misuse_is_an_env_error():
-    """An env plays once, in order, and says so."""
+    """An env is single use and has an order of calls; misuse is an EnvError."""
     env = ToolEnv([QUESTION], TOOLS)
     with pytest.raises(EnvError, match=r"step\(\) was called before initial_observation"):
         await env.step(say("four"))
@@ -380,13 +380,13 @@ async def test_misuse_is_an_env_error():
     ],
 )
 def test_wrong_settings(settings, message):
-    """A wrong setting is named when the env is made."""
+    """The error names a wrong setting when the env is made."""
     with pytest.raises(InputError, match=message):
         ToolEnv(**{"messages": [QUESTION], "tools": TOOLS, **settings})
 
 
 async def test_nothing_it_was_given_or_gave_can_change_it():
-    """Edits of the caller's lists and dicts reach neither the prompt nor the tools."""
+    """Changes of the caller's lists and dicts affect neither the prompt nor the tools."""
     chat = {"role": "user", "content": "before", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
     messages, tools = [chat], list(TOOLS)
     env = ToolEnv(messages, tools)
@@ -406,7 +406,7 @@ async def test_nothing_it_was_given_or_gave_can_change_it():
 
 
 async def test_what_the_messages_lost_is_logged_once():
-    """A message that a record cannot hold as it is leaves a note in the first step's logs."""
+    """A message that cannot be recorded as it is leaves a note in the first step's logs."""
     env = ToolEnv([{"role": "user", "content": "half a pair: \ud800"}], TOOLS)
     await env.initial_observation()
     (note,) = (await env.step(say("", adding(1)))).logs["notes"]
@@ -415,7 +415,7 @@ async def test_what_the_messages_lost_is_logged_once():
 
 
 class Guess(ToolEnv):
-    """Goes on until the answer is right; half a point for a turn that used a tool without error."""
+    """Continues until the answer is right; half a point for a turn that used a tool without error."""
 
     async def final(self, completion):
         if completion.message.content == "four":
@@ -437,7 +437,7 @@ class Guess(ToolEnv):
 
 
 async def test_subclasses_score_and_go_on():
-    """A hook's reward, numbers and words are kept beside the env's own, and a refused answer goes on."""
+    """A hook's reward, data and text are kept beside the env's own, and a rejected answer continues play."""
     env = Guess([QUESTION], TOOLS, max_turns=4)
     await env.initial_observation()
     refused = await env.step(say("five"))
@@ -453,7 +453,7 @@ async def test_subclasses_score_and_go_on():
 
 
 async def test_subclasses_may_end_the_episode_after_tools():
-    """A hook can end the episode, with a reason of its own; the env's own reason goes first."""
+    """A hook can end the episode with its own reason; the env's own reason takes precedence."""
     env = Guess([QUESTION], TOOLS)
     await env.initial_observation()
     result = await env.step(say("", adding(1), adding(2)))
@@ -466,7 +466,7 @@ async def test_subclasses_may_end_the_episode_after_tools():
 
 
 async def test_a_refused_answer_in_the_last_turn_ends_the_episode():
-    """The turn cap also holds for answers that a hook refuses."""
+    """The turn cap also holds for answers that a hook rejects."""
     env = Guess([QUESTION], TOOLS, max_turns=1)
     await env.initial_observation()
     result = await env.step(say("five"))
@@ -474,7 +474,7 @@ async def test_a_refused_answer_in_the_last_turn_ends_the_episode():
 
 
 async def test_a_hook_that_goes_on_without_an_observation_is_an_error():
-    """A subclass that breaks the contract is named."""
+    """The error names a subclass that breaks the contract."""
 
     class Broken(ToolEnv):
         async def final(self, completion):
@@ -494,7 +494,7 @@ async def test_a_huge_unknown_name_is_answered_shortly():
 
 
 async def test_results_are_json():
-    """What goes to the record is plain, so that it reads the same everywhere."""
+    """Recorded results are plain JSON."""
     env = await start(max_tool_calls=2)
     result = await env.step(say("", adding(1), ToolCall("fail", "{}"), adding(2)))
     for values in (result.extra, result.env_state, result.metrics, result.logs):

@@ -69,7 +69,7 @@ def _schema(tool):
 
 
 def test_schema_from_signature_and_docstring():
-    """The spec is what a server is sent: an object, with descriptions, defaults and definitions."""
+    """The spec is what a server is sent: an object schema, with descriptions, defaults and definitions."""
     tool = Tool(search)
     schema = _schema(tool)
     assert isinstance(tool.spec, ToolSpec)
@@ -93,7 +93,7 @@ def test_schema_from_signature_and_docstring():
 
 
 def test_a_tool_without_parameters_has_an_empty_object():
-    """No arguments is an object too."""
+    """A tool without parameters has an empty object schema."""
 
     def now() -> str:
         """Tell the time."""
@@ -183,13 +183,13 @@ BAD_FUNCTIONS = [
 
 @pytest.mark.parametrize(("function", "message"), BAD_FUNCTIONS)
 def test_functions_that_are_no_tool(function, message):
-    """What cannot be a tool says so when it is made, not when a policy calls it."""
+    """A function that cannot be a tool is refused when the tool is made, not when a policy calls it."""
     with pytest.raises(InputError, match=message):
         Tool(function)
 
 
 def test_max_content_must_be_positive():
-    """A tool that may say nothing is a mistake."""
+    """A `max_content` below 1 is refused."""
     with pytest.raises(InputError, match="max_content"):
         Tool(add, max_content=0)
 
@@ -202,7 +202,7 @@ def test_tools_pickle():
 
 @pytest.mark.parametrize("in_thread", [True, False])
 async def test_sync_functions(in_thread):
-    """A sync function is called with the arguments, converted; what was left out takes the function's default."""
+    """A sync function gets converted arguments; omitted ones take the function's default."""
     outcome = await Tool(search, in_thread=in_thread).call('{"query": "x", "color": "red", "point": {"x": 2}}')
     assert outcome.error is None
     assert outcome.content == repr(("x", 10, ["a"], Color.RED, "fast", Point(2), 0.5, None))
@@ -211,7 +211,7 @@ async def test_sync_functions(in_thread):
 
 @pytest.mark.parametrize("mode", ["returns", "raises"])
 async def test_seconds_are_those_of_the_call(monkeypatch, mode):
-    """An outcome has the time from the call of the function to its end, whether it returns or raises."""
+    """An outcome has the time from the call to its end, whether the function returns or raises."""
     now = 100.0
     monkeypatch.setattr("rolltrace.envs.tools.time", SimpleNamespace(perf_counter=lambda: now))
 
@@ -228,7 +228,7 @@ async def test_seconds_are_those_of_the_call(monkeypatch, mode):
 
 
 async def test_async_functions():
-    """An async function is awaited on the loop."""
+    """An async function runs on the event loop."""
 
     async def whoami() -> str:
         """Say it."""
@@ -290,7 +290,7 @@ async def test_threads_see_the_context():
     ],
 )
 async def test_arguments_that_do_not_fit(arguments, part):
-    """The policy reads which argument is wrong, what was expected and what it wrote, in few words."""
+    """The error names the wrong argument, what was expected and what was given, briefly."""
     outcome = await Tool(add).call(arguments)
     assert outcome.error is ToolFailure.BAD_ARGUMENTS
     assert outcome.content.startswith("Error: the arguments do not fit add: ")
@@ -300,7 +300,7 @@ async def test_arguments_that_do_not_fit(arguments, part):
 
 
 async def test_a_type_that_raises_while_it_is_made():
-    """A user's type that fails oddly is still a matter of arguments."""
+    """An exception in a user's type counts as wrong arguments."""
 
     class Fussy(msgspec.Struct):
         value: int
@@ -332,7 +332,7 @@ class HostileError(Exception):
     ],
 )
 async def test_a_tool_that_raises(error, content, in_thread):
-    """Any exception of a tool, its own time-outs included, becomes its answer; the traceback is for people."""
+    """Any exception of a tool, its own time-outs included, becomes its answer; the traceback is logged."""
 
     def fail() -> str:
         """Fail."""
@@ -356,8 +356,8 @@ async def test_stop_iteration_does_not_hang(in_thread):
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
 @pytest.mark.parametrize("in_thread", [True, False])
-async def test_an_end_that_nobody_asked_for_is_the_tools_failure(error, in_thread):
-    """A tool that awaits what it has itself cancelled, or calls sys.exit(), has failed like any other."""
+async def test_a_stray_cancellation_or_exit_is_the_tools_failure(error, in_thread):
+    """A tool that raises a stray CancelledError, or calls sys.exit(), has failed like any other."""
 
     def fail() -> str:
         """Fail."""
@@ -370,7 +370,7 @@ async def test_an_end_that_nobody_asked_for_is_the_tools_failure(error, in_threa
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
 @pytest.mark.parametrize("in_thread", [True, False])
-async def test_what_is_no_exception_propagates(error, in_thread):
+async def test_other_base_exceptions_propagate(error, in_thread):
     """Interrupts are never a tool's answer."""
 
     def fail() -> str:
@@ -383,7 +383,7 @@ async def test_what_is_no_exception_propagates(error, in_thread):
 
 
 async def test_an_async_tool_times_out():
-    """A tool whose time is over is cancelled, and its answer says so."""
+    """A tool that exceeds its time is cancelled, and its answer says so."""
     ended = []
 
     async def wait() -> str:
@@ -400,8 +400,8 @@ async def test_an_async_tool_times_out():
 
 
 @pytest.mark.parametrize("late", ["answer", "raise"])
-async def test_a_late_answer_is_no_answer(late):
-    """A tool that meets its cancellation with an answer or an error of its own has timed out all the same."""
+async def test_a_late_answer_counts_as_timed_out(late):
+    """A tool that answers its cancellation with a result or an error has still timed out."""
 
     async def wait() -> str:
         """Wait."""
@@ -416,7 +416,7 @@ async def test_a_late_answer_is_no_answer(late):
 
 
 async def test_a_sync_tool_times_out_without_blocking_the_loop():
-    """A thread that hangs costs its own time-out and nothing else: more hang at once than any pool has workers."""
+    """A thread that hangs costs only its own time-out: more threads may hang at once than any pool has workers."""
     release = threading.Event()
 
     def wait() -> str:
@@ -435,7 +435,7 @@ ONE_AND_TWO = '{"first": 1, "second": 2}'
 
 
 def test_a_thread_may_outlive_its_loop():
-    """A tool that ends after the loop was closed disturbs nobody."""
+    """A tool that ends after its event loop was closed raises nothing, and its thread is a daemon."""
     release = threading.Event()
     threads = []
 
@@ -453,7 +453,7 @@ def test_a_thread_may_outlive_its_loop():
 
 
 async def test_cancellation_reaches_the_tool_and_the_caller():
-    """A cancelled call raises, and the async tool does not run on."""
+    """A cancelled call raises, and the async tool is cancelled too."""
     started, ended = asyncio.Event(), []
 
     async def wait() -> str:
@@ -487,7 +487,7 @@ async def test_cancellation_reaches_the_tool_and_the_caller():
     ],
 )
 async def test_answers_are_text(answer, content):
-    """Text stays text, everything else becomes JSON."""
+    """Text stays text, other values become JSON."""
 
     def give() -> Any:
         """Give."""
@@ -498,7 +498,7 @@ async def test_answers_are_text(answer, content):
 
 
 async def test_answers_that_json_cannot_hold_are_logged():
-    """The policy gets a placeholder; a person can read why."""
+    """The policy gets a placeholder, and the log says why."""
 
     def give() -> Any:
         """Give."""
@@ -511,7 +511,7 @@ async def test_answers_that_json_cannot_hold_are_logged():
 
 
 async def test_a_tool_may_stop_the_episode():
-    """Only a result that says so stops."""
+    """Only a result that says so stops the episode."""
 
     def submit(value: int) -> ToolResult:
         """Submit."""
@@ -522,7 +522,7 @@ async def test_a_tool_may_stop_the_episode():
 
 
 async def test_long_answers_are_cut():
-    """An answer that is too long ends in a note that says how much is missing."""
+    """A truncated answer ends with a note on how much is missing."""
 
     def talk(length: int) -> str:
         """Talk."""
@@ -534,7 +534,7 @@ async def test_long_answers_are_cut():
 
 
 async def test_long_errors_are_cut():
-    """An exception cannot say more than an answer could."""
+    """The message of an exception is truncated like an answer."""
 
     def fail() -> str:
         """Fail."""
@@ -561,7 +561,7 @@ async def test_long_errors_are_cut():
     ],
 )
 def test_calls_that_cannot_be_read(call, part):
-    """A call is unreadable where its parser said so, it names no tool, or its arguments are no JSON object."""
+    """A call is unreadable if its parser said so, it names no tool, or its arguments are no JSON object."""
     error = parse_error_of(call)
     assert part in error
     assert len(error) < 600
@@ -570,7 +570,7 @@ def test_calls_that_cannot_be_read(call, part):
 
 @pytest.mark.parametrize("arguments", ["{}", ' {"a": [1]} ', '{"unknown": 1}'])
 def test_calls_that_can_be_read(arguments):
-    """Whether the tool exists and takes the arguments is another matter."""
+    """A call is readable even if the tool does not exist or does not take the arguments."""
     assert parse_error_of(ToolCall("anything", arguments)) is None
 
 
@@ -586,7 +586,7 @@ JSON_TYPES = {"boolean": bool, "integer": int, "number": (int, float), "string":
 
 
 def _accepts(schema, values):
-    """What a JSON schema of plain types says, for the types above."""
+    """Whether a JSON schema of these plain types accepts the value."""
     properties = schema["properties"]
     if not set(schema["required"]) <= set(values) or not set(values) <= set(properties):
         return False
@@ -599,7 +599,7 @@ def _is_a(value, kind):
 
 @given(st.data())
 def test_the_schema_accepts_what_the_signature_accepts(data):
-    """For any signature of plain types and any arguments, schema and call agree on what fits."""
+    """For any signature of plain types and any arguments, schema and call agree on what is valid."""
     kinds = data.draw(st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=4))
     required = [data.draw(st.booleans()) for _ in kinds]
     seen = []

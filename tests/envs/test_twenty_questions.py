@@ -24,7 +24,7 @@ ALIVE, BIG, RIGHT = said("Is it alive?"), said("Is it big?"), said("Guess: owl")
 
 
 def answerer(*replies):
-    """Says a reply for each turn of the player."""
+    """An answerer with a reply for each turn of the player."""
     return ScriptedReplies([*replies], name="answerer")
 
 
@@ -49,12 +49,12 @@ async def play_one(builder, policy, roles):
 
 
 def told(rollout):
-    """What the player heard after the opening."""
+    """What the player was told after the opening."""
     return [message.content for message in rollout.conversation if message.role == "user"][1:]
 
 
 async def test_a_game_in_the_record(tmp_path):
-    """Each turn says what it was and what came of it; the answerer's prompts and replies are the rollout's calls."""
+    """Each step has the kind of the turn and its result; the answerer's prompts and replies are the rollout's calls."""
     builder = tasks(tmp_path / "rows.jsonl", row(category="animal", source="mine"), max_turns=5).builder(
         0, episodes=2, seed=0
     )
@@ -92,7 +92,7 @@ async def test_a_game_in_the_record(tmp_path):
 
 
 async def test_the_secret_is_in_no_prompt_of_the_player(tmp_path):
-    """Not even an answerer that tells all can give it away: only yes, no or cannot say is passed on."""
+    """Even an answerer that reveals the secret cannot leak it: only yes, no or cannot say is passed on."""
     secret = "zyzzyva"
     builder = tasks(
         tmp_path / "rows.jsonl", row(id=1, secret=secret, accept=["quuxbug"], category="gnarlbeast", note="frobnicat")
@@ -118,7 +118,7 @@ async def test_the_secret_is_in_no_prompt_of_the_player(tmp_path):
 
 
 async def test_an_answerer_that_cannot_be_read(tmp_path):
-    """It is asked again, then the player hears that there is no answer; all replies are recorded, and play goes on."""
+    """The answerer is asked again, then the player is told that there is no answer; all replies are recorded."""
     case = Case(
         tmp_path, game(max_turns=5), Remembering(ALIVE, RIGHT), roles={"answerer": ScriptedReplies(lambda _: "Hoot!")}
     )
@@ -140,7 +140,7 @@ async def test_a_second_try_of_the_answerer_counts(tmp_path):
 
 
 async def test_an_answerer_that_fails_is_a_failure_of_a_policy(tmp_path):
-    """No answer came: the rollout has no reward, names the layer, and keeps the steps and the calls that failed."""
+    """The rollout has no reward, names the layer, and keeps the steps and the failed calls."""
     replies = answerer("Answer: yes", PolicyError("gone"))
     case = Case(tmp_path, game(), Remembering(ALIVE, BIG), roles={"answerer": replies})
     rollout = await case.play()
@@ -153,7 +153,7 @@ async def test_an_answerer_that_fails_is_a_failure_of_a_policy(tmp_path):
 
 
 async def test_an_answerer_that_does_not_answer_in_time(tmp_path):
-    """Its time is its own: it is a failure, and not the end of the rollout's time."""
+    """An answerer's time-out is its own failure, not the end of the rollout's time."""
     case = Case(tmp_path, game(seconds=60.0), Remembering(ALIVE), roles={"answerer": ScriptedReplies(never)})
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "RoleError")
@@ -161,7 +161,7 @@ async def test_an_answerer_that_does_not_answer_in_time(tmp_path):
 
 
 async def test_the_rollouts_time_runs_out_at_the_answerer(tmp_path):
-    """The wall clock of the rollout ends it while the answerer is being asked; the call is in the record."""
+    """The rollout's wall clock ends it while the answerer is asked; the call is recorded."""
     case = Case(
         tmp_path,
         game(seconds=None),
@@ -190,7 +190,7 @@ async def test_the_turn_cap_is_the_envs_own_end(tmp_path):
 
 
 async def test_twenty_wrong_guesses_use_up_the_turns(tmp_path):
-    """There are twenty turns by default, and nobody is asked about a guess."""
+    """There are twenty turns by default, and the answerer is not asked about a guess."""
     case = Case(tmp_path, game(), Remembering(*[said("Guess: eagle")] * 20), roles={"answerer": answerer()})
     rollout = await case.play()
     assert (rollout.stop_reason, len(rollout.steps), rollout.calls) == (StopReason.MAX_TURNS, 20, ())
@@ -213,7 +213,7 @@ async def test_a_cut_or_malformed_response_ends_it(tmp_path, termination, reason
 
 
 async def test_it_goes_on_after_a_cut_where_so_set(tmp_path):
-    """The cut turn is kept through `observe`, and uses up a turn."""
+    """The truncated turn is kept through `observe`, and uses up a turn."""
     policy = Remembering(said("Is i", Termination.LENGTH), said("Guess: eagle"))
     case = Case(tmp_path, game(max_turns=2), policy, limits=Limits(continue_after_truncation=True))
     rollout = await case.play()
@@ -232,7 +232,7 @@ async def test_a_context_that_overflows_ends_it(tmp_path):
 
 
 async def test_a_player_that_fails_is_a_failure_of_the_policy(tmp_path):
-    """The steps until then are kept; there is no reward."""
+    """The earlier steps are kept; there is no reward."""
     case = Case(tmp_path, game(), Remembering(ALIVE, PolicyError("gone")), roles={"answerer": answerer("yes")})
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "PolicyError")
@@ -240,7 +240,7 @@ async def test_a_player_that_fails_is_a_failure_of_the_policy(tmp_path):
 
 
 async def test_saying_nothing_uses_up_a_turn():
-    """Nobody is asked about nothing."""
+    """An empty turn uses up a turn, and the answerer is not asked."""
     env = TwentyQuestionsEnv("owl", max_turns=2)
     await env.initial_observation()
     result = await env.step(to_completion(" \n"))
@@ -249,7 +249,7 @@ async def test_saying_nothing_uses_up_a_turn():
 
 
 async def test_messages_from_outside():
-    """They are passed on; one of the policy's own uses a turn, and where none would be left it is refused."""
+    """Messages are passed on; one of the policy uses up a turn, and is refused if no turn would be left."""
     env = TwentyQuestionsEnv("owl", max_turns=2)
     await env.initial_observation()
     note, reply = Message("user", "a note"), Message("assistant", "cut of")
@@ -288,7 +288,7 @@ async def test_messages_from_outside():
     ],
 )
 async def test_guesses_are_compared_as_names(guess, right):
-    """Case, accents, articles, punctuation and widths of letters do not matter; what else is said does."""
+    """Case, accents, articles, punctuation and character widths are ignored; other words are not."""
     env = TwentyQuestionsEnv("owl", ["Barn owl"])
     await env.initial_observation()
     result = await env.step(to_completion(f"Guess: {guess}"))
@@ -297,13 +297,13 @@ async def test_guesses_are_compared_as_names(guess, right):
 
 
 @given(st.text())
-def test_a_name_is_its_own_name(text):
-    """What was made comparable compares as it is."""
+def test_normalizing_a_name_is_idempotent(text):
+    """A normalized name does not change when it is normalized again."""
     assert normalize_name(normalize_name(text)) == normalize_name(text)
 
 
 def test_it_keeps_the_contract():
-    """`check_env` finds nothing to complain about."""
+    """`check_env` finds no violation."""
     builder = TwentyQuestionsTasks().builder(0, episodes=2, seed=0)
     assert check_env(builder) == []
     roles = {"answerer": ScriptedReplies(lambda _: "Answer: no")}
@@ -311,7 +311,7 @@ def test_it_keeps_the_contract():
 
 
 def test_the_shipped_secrets():
-    """There are at least 24, each to be guessed by its own name, and no name is of two of them."""
+    """There are at least 24, each accepted by its own name, and no name belongs to two of them."""
     secrets = TwentyQuestionsTasks().secrets
     assert len(secrets) >= 24
     names = [normalize_name(name) for secret in secrets for name in (secret.secret, *secret.accept)]
@@ -327,7 +327,7 @@ def test_a_run_walks_every_secret_before_it_repeats_one():
 
 
 def test_builders_pickle(tmp_path):
-    """A builder that went through a pickle is the same, and says what it was made with."""
+    """A pickled builder equals the original, and has its arguments."""
     builder = tasks(tmp_path / "rows.jsonl", max_turns=7, tries=3, seconds=1.5).builder(0, episodes=3, seed=0)
     assert fields_of(pickle.loads(pickle.dumps(builder))) == fields_of(builder)
     expected = {"data": str(tmp_path / "rows.jsonl"), "max_turns": 7, "tries": 3, "seconds": 1.5}
@@ -347,7 +347,7 @@ def test_builders_pickle(tmp_path):
     ],
 )
 def test_bad_rows_are_named(tmp_path, second, message):
-    """An error says the file and the line."""
+    """The error names file and line."""
     with pytest.raises(DataError, match=message) as caught:
         tasks(tmp_path / "rows.jsonl", row(), second)
     assert "rows.jsonl:2: " in str(caught.value)
@@ -363,13 +363,13 @@ def test_bad_rows_are_named(tmp_path, second, message):
     ],
 )
 def test_wrong_settings(settings, message):
-    """A wrong setting is named before anything is played."""
+    """The error names a wrong setting before anything is played."""
     with pytest.raises(InputError, match=message):
         TwentyQuestionsTasks(**settings)
 
 
 def test_the_name_of_a_task_does_not_tell_its_secret():
-    """Whoever is asked may know which task it is."""
+    """A policy may see the task's name, so it must not contain the secret."""
     tasks = TwentyQuestionsTasks()
     for number in range(tasks.count):
         builder = tasks.builder(number, episodes=1, seed=0)

@@ -1,4 +1,4 @@
-"""What the answerer of twenty questions is asked, and what its replies mean."""
+"""The prompts of the answerer of twenty questions, and how its replies are parsed."""
 
 import json
 
@@ -17,7 +17,7 @@ YES, NO, NEITHER = YesNoAnswer.YES, YesNoAnswer.NO, YesNoAnswer.NEITHER
 
 
 class InTurn(ScriptedReplies):
-    """Says its replies one after the other, whoever asks."""
+    """Gives its replies in turn, whatever it is asked."""
 
     def __init__(self, *replies):
         super().__init__(lambda _: next(self.left))
@@ -60,19 +60,19 @@ def test_how_a_reply_is_read(text, answer):
 
 
 def test_a_cut_reply_counts_only_with_its_answer_line():
-    """A reply that was cut had not come to its answer, whatever words it has."""
+    """A truncated reply has no answer unless it has an answer line."""
     assert read_answer(said("yes, one might", Termination.LENGTH)) is None
     assert read_answer(said("Answer: no\nBecause", Termination.LENGTH)) is NO
 
 
 @given(st.text())
 def test_any_reply_is_an_answer_or_none(text):
-    """Nothing that an answerer says raises."""
+    """No reply makes the parser raise."""
     assert read_answer(said(text)) in (YES, NO, NEITHER, None)
 
 
 async def test_it_is_asked_once_where_it_answers():
-    """One question is one call, with secret and question in it."""
+    """A readable answer takes one call, with secret and question in its prompt."""
     heard, [call] = await hear("Answer: yes")
     assert heard == (YES, 1)
     [message] = call.prompt
@@ -82,7 +82,7 @@ async def test_it_is_asked_once_where_it_answers():
 
 
 async def test_it_is_asked_again_after_an_unreadable_reply():
-    """It is told so, in the same conversation, and its second reply counts."""
+    """The retry says so in the same conversation, and the second reply counts."""
     heard, calls = await hear("Hoot!", "no")
     assert heard == (NO, 2)
     assert [call.reply.content for call in calls] == ["Hoot!", "no"]
@@ -91,21 +91,21 @@ async def test_it_is_asked_again_after_an_unreadable_reply():
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3])
-async def test_it_is_given_up_after_so_many_tries(tries):
-    """No answer is an answer too."""
+async def test_unreadable_replies_end_after_the_last_try(tries):
+    """After the last unreadable reply, the answer is `UNREADABLE`."""
     heard, calls = await hear(*["Hoot!"] * 5, tries=tries)
     assert heard == (YesNoAnswer.UNREADABLE, tries)
     assert len(calls) == tries
 
 
 async def test_no_reply_at_all_is_raised():
-    """An answerer that fails at every try is not one that cannot be read."""
+    """An answerer that fails at every try raises RoleError, and does not count as unreadable."""
     with pytest.raises(RoleError, match=r"answerer.*gone"):
         await hear(PolicyError("busy"), PolicyError("gone"))
 
 
 async def test_a_failed_call_is_made_again():
-    """It is a try, and no reply."""
+    """A failed call counts as a try, and not as an unreadable reply."""
     heard, calls = await hear(PolicyError("busy"), "yes")
     assert heard == (YES, 1)
     assert [call.error is None for call in calls] == [False, True]
@@ -113,7 +113,7 @@ async def test_a_failed_call_is_made_again():
 
 @given(st.text(max_size=300) | st.text(alphabet='"\\\n\u2028\x85\x1b', max_size=50))
 async def test_a_question_cannot_leave_its_quotation(question):
-    """Whatever the player writes is one line of the prompt, in quotation marks, and reads back as it was."""
+    """The player's text is one quoted line of the prompt, and decodes to the original."""
     _, [call] = await hear("yes", question=question)
     lines = call.prompt[0].content.splitlines()
     assert len(lines) == 4
@@ -123,7 +123,7 @@ async def test_a_question_cannot_leave_its_quotation(question):
 
 
 async def test_a_long_question_is_passed_on_from_its_end():
-    """What is asked comes last; a flood of text does not reach the answerer."""
+    """Only the end of a long question is passed on, since the question comes last."""
     _, [call] = await hear("yes", question="x" * 1_000_000 + " Is it alive?")
     assert len(call.prompt[0].content) < 2000
     assert ' Is it alive?"' in call.prompt[0].content

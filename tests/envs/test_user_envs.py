@@ -92,14 +92,14 @@ def build(found, args=None, **options):
 
 
 async def make(builder, number=0):
-    """The env of an episode, of a builder that has been pickled on the way."""
+    """The env of an episode, from a builder that was pickled."""
     [env] = await pickle.loads(pickle.dumps(builder)).make_episode(number)
     return env
 
 
 @pytest.mark.parametrize("found", [Own, make_own])
 async def test_an_env_class_or_factory_is_one_task(found):
-    """The env is made afresh for each episode, with the arguments converted."""
+    """The env is made for each episode, with converted arguments."""
     tasks = as_tasks(found, "mine:it", {"size": "3"})
     builder = tasks.builder(0, episodes=4, seed=0)
     assert (tasks.count, builder.env, builder.task, builder.episodes) == (1, "mine:it", found.__name__, 4)
@@ -110,7 +110,7 @@ async def test_an_env_class_or_factory_is_one_task(found):
 
 
 async def test_seed_and_episode_are_passed_where_they_are_parameters():
-    """A constructor with a seed gets one per task, the same for all episodes, so that a group plays one task."""
+    """A constructor with a seed gets one per task, equal for all episodes, so that a group plays one task."""
     tasks = as_tasks(Seeded, "mine:it", {})
     assert tasks.count is None
     builders = [tasks.builder(number, episodes=2, seed=0) for number in (0, 0, 1)]
@@ -122,21 +122,21 @@ async def test_seed_and_episode_are_passed_where_they_are_parameters():
 
 
 async def test_a_seed_that_was_given_is_kept():
-    """An argument of the user's own wins, and leaves one task."""
+    """An explicit seed wins, and leaves one task."""
     tasks = as_tasks(Seeded, "mine:it", {"seed": "5"})
     assert tasks.count == 1
     assert (await make(tasks.builder(0, episodes=1, seed=0))).seed == 5
 
 
-async def test_an_exception_in_the_constructor_waits_for_the_episode():
-    """What `__init__` raises is a failure of the rollout: loading and building succeed."""
+async def test_an_exception_in_the_constructor_fails_the_episode():
+    """An exception in `__init__` is a failure of the rollout: loading and building succeed."""
     builder = build(Exploding)
     with pytest.raises(ValueError, match="no licence"):
         await make(builder)
 
 
 async def test_a_message_env_is_adapted():
-    """A class that speaks in chat dicts is played through the adapter."""
+    """A class that uses chat dicts is played through the adapter."""
     env = await make(build(Chat))
     assert isinstance(env, MessageEnvAdapter)
     assert isinstance(env.env, Chat)
@@ -144,14 +144,14 @@ async def test_a_message_env_is_adapted():
 
 @pytest.mark.parametrize(("found", "args"), [(Builder, {"size": "7"}), (Builder(7), {}), (make_builder, {"size": "7"})])
 async def test_a_group_builder_is_one_task(found, args):
-    """A builder plays as many episodes as asked for, and is named where it has no name."""
+    """A builder plays as many episodes as asked for, and gets a name if it has none."""
     builder = build(found, args)
     assert (builder.env, builder.task, builder.episodes) == ("mine:it", "Builder", 2)
     assert (await make(builder)).size == 7
 
 
 def test_a_builder_that_was_given_is_not_changed():
-    """A run takes a copy."""
+    """A run uses a copy of the builder."""
     mine = Builder()
     assert build(mine) is not mine
     assert mine.episodes == 1
@@ -159,7 +159,7 @@ def test_a_builder_that_was_given_is_not_changed():
 
 @pytest.mark.parametrize(("found", "args"), [(ArithmeticTasks, {"difficulty": "2"}), (ArithmeticTasks(2), {})])
 def test_tasks_are_taken_as_they_are(found, args):
-    """A class of tasks is made with the arguments, and an instance is used."""
+    """A class of tasks is made with the arguments, and an instance is used as it is."""
     tasks = as_tasks(found, "mine:it", args)
     assert isinstance(tasks, ArithmeticTasks)
     assert tasks.difficulty == 2
@@ -187,14 +187,14 @@ async def test_a_function_may_return_a_class():
     ],
 )
 def test_what_is_no_environment_is_refused(found, message):
-    """The error says what may stand there and what does."""
+    """The error says what is accepted and what was given."""
     with pytest.raises(InputError) as caught:
         as_tasks(found, "mine:it", {})
     assert message in str(caught.value)
 
 
 def test_arguments_are_checked_when_the_env_is_named():
-    """A misspelt or unfitting argument stops the run before anything is played."""
+    """A misspelled or invalid argument is refused before anything is played."""
     with pytest.raises(UnknownNameError, match="argument of mine:it 'sise'"):
         as_tasks(Own, "mine:it", {"sise": "1"})
     with pytest.raises(InputError, match="Expected `int` for argument 'size'"):
@@ -204,13 +204,13 @@ def test_arguments_are_checked_when_the_env_is_named():
 
 
 def test_a_builder_that_fixes_its_episodes_is_refused():
-    """A group size that cannot be set is an error, not a silent other size."""
+    """A group size that cannot be set is an error, not silently another size."""
     with pytest.raises(InputError, match=r"on which `episodes`.* can be set, got .*neither frozen nor a property"):
         build(Sealed())
 
 
 async def test_a_factory_that_makes_something_else_is_an_env_error():
-    """What a function promised and did not make is named when the episode is made."""
+    """A factory that returns the wrong type is an error when the episode is made."""
 
     def liar() -> Own:
         return 7

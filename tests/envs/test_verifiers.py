@@ -47,7 +47,7 @@ async def played(spec, replies, *, number=0, episodes=1, **args):
 
 
 async def test_tools_state_and_runtime():
-    """Tools run in this process on the task's state, hooks have a working directory, and the rewards are weighted."""
+    """Tools run in this process on the task's state, hooks have a working directory, and rewards are weighted."""
     replies = [calling(put("c0", "now"), put(thing="apples", count=2), put("c2", thing="pears")), "Done."]
     [rollout] = await played("verifiers:vf-shop", replies)
     first, second = rollout.steps
@@ -67,7 +67,7 @@ async def test_tools_state_and_runtime():
 
 
 async def test_calls_that_fail():
-    """An error of a tool, an unknown tool, and arguments that cannot be read are answers to the policy."""
+    """A failing tool, an unknown tool and unreadable arguments are answered to the policy."""
     calls = (put("a", thing="stone"), put("b", "shop_steal"), ToolCall("shop_put", "{", id="c"), put("d", thing=[1]))
     [rollout] = await played("verifiers:vf-shop", [calling(*calls), "Done."])
     texts = [message.content for message in rollout.steps[1].trace.prompt[-4:]]
@@ -78,27 +78,27 @@ async def test_calls_that_fail():
 
 
 async def test_the_last_turn_is_scored():
-    """At `max_turns` the results of the tools are recorded, and the trace is scored."""
+    """At `max_turns` the tools' results are recorded, and the trace is scored."""
     [rollout] = await played("verifiers:vf-shop", [calling(put(thing="pears"))] * 9, number=1, max_turns=2)
     assert (rollout.stop_reason, len(rollout.steps), rollout.reward) == ("max_turns", 2, 5.0)
     assert rollout.conversation[-1].role == "tool"
 
 
 async def test_a_truncated_answer_is_scored():
-    """As in verifiers, an answer that was cut off is scored; its calls are not run."""
+    """As in verifiers, a truncated answer is scored; its calls are not run."""
     cut = rolltrace.Completion(message=calling(put(thing="apples")), termination=Termination.LENGTH)
     [rollout] = await played("verifiers:vf-shop", [cut])
     assert (rollout.stop_reason, rollout.reward, len(rollout.steps)) == ("max_tokens", 1.0, 1)
 
 
 async def test_a_stop_of_the_task():
-    """A `@stop` of the task ends the rollout under its own name."""
+    """A `@stop` of the task ends the rollout with its name as the stop reason."""
     [rollout] = await played("verifiers:vf-sums", ["I give up."])
     assert rollout.stop_reason == "gave_up"
 
 
 async def test_a_score_that_fails():
-    """It is a failure of the env, which scores itself."""
+    """A failing score is a failure of the env, which scores itself."""
     [rollout] = await played("verifiers:vf-sums", ["4"], task={"scoring_fails": True})
     assert (rollout.status, rollout.error.layer) == (Status.ERROR, Layer.ENV)
     assert "no score" in rollout.error.message
@@ -116,12 +116,12 @@ async def test_episodes_do_not_share_a_state():
 
 @pytest.mark.parametrize("name", ["verifiers:vf-shop", "verifiers:vf-sums"])
 def test_tasksets_keep_the_contract(name):
-    """The adapter keeps the rules of environments, also when it is cancelled at each await."""
+    """The adapter passes `check_env`, also with cancellation at each await."""
     assert check_env(name) == []
 
 
 def test_arguments_are_those_of_the_taskset():
-    """They may be JSON text, and the builder pickles with them."""
+    """Arguments may be JSON text, and the builder pickles with them."""
     tasks = load_env("verifiers:vf-shop", {"wanted": '["figs"]', "max_turns": "3"})
     builder = pickle.loads(pickle.dumps(tasks.builder(0, episodes=1, seed=0)))
     assert (tasks.count, builder.task, builder.env_args) == (1, "buy-figs", {"wanted": ["figs"], "max_turns": 3})
@@ -149,7 +149,7 @@ def test_what_cannot_be_played_is_refused(name, args, message):
 
 
 def test_what_a_taskset_needs_is_named(tmp_path, monkeypatch):
-    """A taskset that is there, but imports a package that is not, is told apart from one that is not there."""
+    """A taskset that imports a missing package is told apart from a missing taskset."""
     (tmp_path / "vf_needy.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
@@ -185,7 +185,7 @@ async def test_tools_elsewhere_are_refused():
 
 
 def test_there_is_no_list():
-    """Tasksets are packages of any name."""
+    """Tasksets are packages of any name, so they are not listed."""
     assert list_members("verifiers") == VerifiersTasks.names() == []
 
 

@@ -1,4 +1,4 @@
-"""Other environments' tasks under a grader of ours, and the record that makes them again."""
+"""Other environments' tasks with a grader added, and the record that makes them again."""
 
 import json
 
@@ -25,7 +25,7 @@ SILENT = f"{__name__}:SilentGroup"
 
 
 class SilentGroup(EnvGroupBuilder):
-    """Plays one word, and says nothing of what it was made with."""
+    """Plays one word, and does not record its arguments."""
 
     env = "silent"
     task = "word"
@@ -38,7 +38,7 @@ class SilentGroup(EnvGroupBuilder):
 
 
 async def record_of(builder):
-    """A rollout as a file would give it back."""
+    """A rollout as it is read from a file."""
     sink = MemorySink()
     grader = ScriptedReplies(lambda request: "1")
     async for _ in Runner(ScriptedReplies("Answer: 1"), roles={"grader": grader}, sink=sink).play([builder]):
@@ -48,7 +48,7 @@ async def record_of(builder):
 
 
 def files(tmp_path, args):
-    """The arguments, with the names of files that hold what they name."""
+    """The arguments, with the names of files that hold their contents."""
     (tmp_path / "criteria.jsonl").write_text(json.dumps({"text": "Is kind.", "name": "kind", "weight": 2}) + "\n")
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "Why?"}\n{"id": "b", "prompt": "How?"}\n')
     named = {"CRITERIA": str(tmp_path / "criteria.jsonl"), "PROMPTS": str(tmp_path / "prompts.jsonl")}
@@ -79,7 +79,7 @@ def files(tmp_path, args):
     ],
 )
 async def test_the_record_makes_the_same_builder_again(tmp_path, env, args):
-    """Its env and arguments are those of `load_env`, wrapped or not; what is None may be left out."""
+    """Env and arguments of the record are those of `load_env`, with and without a grader; None may be omitted."""
     given = files(tmp_path, args)
     tasks = load_env(env, given)
     number = 0 if tasks.count == 1 else 1
@@ -95,7 +95,7 @@ async def test_the_record_makes_the_same_builder_again(tmp_path, env, args):
 
 @pytest.mark.parametrize("env", ["rubric", "preference"])
 def test_the_graders_replies_are_bounded(env):
-    """The bound reaches the grader; None, which a record may leave out, is no bound that could be asked for."""
+    """The bound reaches the grader; None cannot be given."""
     builder = load_env(env, {"max_tokens": 5}).builder(0, episodes=2, seed=0)
     asking = builder.grader if env == "rubric" else builder.group_grader.judge
     assert asking.sampling.max_tokens == 5
@@ -104,7 +104,7 @@ def test_the_graders_replies_are_bounded(env):
 
 
 def test_the_other_environments_builder_is_left_alone():
-    """What is changed is a copy."""
+    """The other environment's builder is copied, not changed."""
     stage = Stage(lambda _: None)
     stage.reward_range = (0.0, 1.0)
     before = dict(vars(stage))
@@ -125,7 +125,7 @@ def test_the_other_grader_stays():
 
 
 def test_a_second_grader_is_refused():
-    """A rollout is graded once, and so is a group, by a subclass's own method too."""
+    """A rollout has one grader, and so has a group, also by a subclass's own method."""
     stage = Stage(lambda _: None)
     stage.grader = Counting(1.0)
     with pytest.raises(InputError, match="env of rubric, got stage, which has a Counting: a rollout is graded once"):
@@ -135,13 +135,13 @@ def test_a_second_grader_is_refused():
 
 
 class Fixed(SilentGroup):
-    """Will not be called anything else."""
+    """A group whose env name cannot be set."""
 
     env = property(lambda self: "fixed")
 
 
 def test_a_builder_that_cannot_be_changed_is_refused():
-    """With what could not be set, and what to do."""
+    """The error says what could not be set and what to do."""
     with pytest.raises(InputError, match=r"`env`.*got Fixed: .*neither frozen nor a property"):
         with_grader(Fixed(), "rubric", ARGS, grader=RUBRIC)
 
@@ -155,13 +155,13 @@ def test_a_builder_that_cannot_be_changed_is_refused():
     ],
 )
 def test_arguments_that_do_not_go_together(args, message):
-    """Each conflict is named."""
+    """The error names each conflict."""
     with pytest.raises(InputError) as caught:
         load_inner_tasks("rubric", {**ARGS, **args})
     assert message in str(caught.value)
 
 
 def test_which_tasks_are_played():
-    """Another environment's where one is named, else one's own."""
+    """The tasks are those of another environment if one is named, else the own ones."""
     assert load_inner_tasks("rubric", {**ARGS, "env": None}) is None
     assert isinstance(load_inner_tasks("rubric", {**ARGS, "env": "arithmetic"}), Tasks)
