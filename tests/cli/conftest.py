@@ -1,4 +1,4 @@
-"""What the tests of the command line play with: the command itself, in this process and in one of its own."""
+"""Fixtures of the command line's tests: the command in this process and in its own."""
 
 import os
 import pty
@@ -30,7 +30,7 @@ def rolltrace(tmp_path, monkeypatch) -> Callable[..., Result]:
 
 @pytest.fixture
 def in_terminal(tmp_path) -> Callable[..., tuple[int, str]]:
-    """Runs the command in a process of its own whose streams are a terminal; gives exit code and what it showed."""
+    """Runs the command in its own process with a terminal as its streams; returns exit code and output."""
 
     def run(*words: Any, columns: int = 100, **variables: str) -> tuple[int, str]:
         ours, theirs = pty.openpty()
@@ -45,7 +45,7 @@ def in_terminal(tmp_path) -> Callable[..., tuple[int, str]]:
         try:
             while chunk := os.read(ours, 65536):
                 shown += chunk
-        except OSError:  # how a terminal says that the other side is gone
+        except OSError:  # a terminal reports the closed other side in this way
             pass
         os.close(ours)
         return process.wait(), shown.decode().replace("\r\n", "\n")
@@ -55,7 +55,7 @@ def in_terminal(tmp_path) -> Callable[..., tuple[int, str]]:
 
 @pytest.fixture
 def make_run(tmp_path) -> Callable[..., Path]:
-    """Writes a run of one rollout per given function, which is handed the draft to fill."""
+    """Writes a run of one rollout per given function, which fills the rollout builder."""
 
     def make(*fill: Callable[[RolloutBuilder], None], outcome: dict[str, Any] | None = None, **fields: Any) -> Path:
         identity = {"env": "sums", "task": "two", "group": "two", "policy": "tester"} | fields
@@ -78,7 +78,7 @@ def make_run(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture
 def one_plus_one() -> Callable[[RolloutBuilder], None]:
-    """Fills a draft with one right answer."""
+    """Fills a rollout builder with one right answer."""
 
     def fill(rollout_builder: RolloutBuilder) -> None:
         rollout_builder.extend([Message("system", "Be brief."), Message("user", "1 + 1?")])

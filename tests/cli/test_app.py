@@ -1,4 +1,4 @@
-"""The command as a whole: help, version, speed of starting, exit codes."""
+"""The command as a whole: help, version, start-up time, exit codes."""
 
 import inspect
 import subprocess
@@ -36,7 +36,7 @@ def all_commands():
 
 @pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.name)
 def test_every_command_and_option_has_help(command):
-    """A command or option without a help text is not finished."""
+    """Every command and option has a help text."""
     assert command.help
     assert [
         parameter.name for parameter in command.params if isinstance(parameter, click.Option) and not parameter.help
@@ -73,7 +73,7 @@ def test_help_lists_every_verb(rolltrace):
 
 
 def test_version(rolltrace):
-    """`rolltrace --version` says which."""
+    """`rolltrace --version` prints the version."""
     assert rolltrace("--version").stdout.split() == ["rolltrace,", "version", package.__version__]
 
 
@@ -94,7 +94,7 @@ def test_unknown_verb_is_wrong_usage(rolltrace):
     ],
 )  # fmt: skip
 def test_exit_codes(rolltrace, monkeypatch, error, code):
-    """Wrong usage ends with 2; whatever failed although it was asked for rightly ends with 1, and a message."""
+    """Wrong usage ends with 2; a failure of a valid command ends with 1; both print a message."""
 
     def fail(*arguments):
         raise error("no \x1b[31mluck")
@@ -113,7 +113,7 @@ def test_module_is_the_command():
 
 
 def test_help_imports_no_engine():
-    """Help needs neither the jobs nor the terminal library, so that it is quick."""
+    """Help imports neither the jobs nor the terminal library, so that it is fast."""
     script = """
 import sys
 from rolltrace.cli.app import cli

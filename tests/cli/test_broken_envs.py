@@ -1,4 +1,4 @@
-"""A user's broken environment, played from the shell: a clear error, a recorded failure, and the right exit code."""
+"""A user's broken environment, run from the shell: a clear error, a recorded failure, and the right exit code."""
 
 import subprocess
 import sys
@@ -59,8 +59,8 @@ def run_own(folder, name):
         ("BadStep", "KeyError", "board"),
     ],
 )
-def test_a_broken_env_is_told_and_recorded(tmp_path, name, kind, words):
-    """The failure is on standard error and in the record of each rollout; the job failed, so the exit code is 1."""
+def test_a_broken_env_is_reported_and_recorded(tmp_path, name, kind, words):
+    """The failure is on standard error and in the record of each rollout, and the exit code is 1."""
     ended = run_own(tmp_path, name)
     assert ended.returncode == 1
     assert words in ended.stderr
@@ -74,7 +74,7 @@ def test_a_broken_env_is_told_and_recorded(tmp_path, name, kind, words):
 
 
 def test_a_close_that_fails_takes_no_reward_away(tmp_path):
-    """An exception in `close` is a note, and the job succeeded."""
+    """An exception in `close` is a note, and the job succeeds."""
     assert run_own(tmp_path, "BadClose").returncode == 0
     for rollout in RunReader(tmp_path / "run").rollouts():
         assert rollout.reward == 1.0
@@ -82,7 +82,7 @@ def test_a_close_that_fails_takes_no_reward_away(tmp_path):
 
 
 def test_a_missing_method_is_wrong_usage(tmp_path):
-    """An environment that cannot be made is refused before a run is made, by the method's name."""
+    """An environment that cannot be made is refused before a run is created, and the error names the method."""
     ended = run_own(tmp_path, "MissingMethod")
     assert ended.returncode == 2
     assert "lacks step" in ended.stderr

@@ -1,4 +1,4 @@
-"""`rolltrace check`: what a person and a program are told, and the exit code."""
+"""`rolltrace check`: its output for people and programs, and the exit code."""
 
 import json
 
@@ -12,7 +12,7 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold]"
 
 
 def forge(file, **fields):
-    """Change the last line of a file, with a right checksum."""
+    """Changes the last line of a file, with a right checksum."""
     lines = file.read_bytes().splitlines(keepends=True)
     record = json.loads(lines[-1])
     del record["crc"]
@@ -31,7 +31,7 @@ def only_file(path, folder):
 
 
 def test_nothing_wrong(rolltrace, path):
-    """A sound run is told so, with what was looked at, and ends with 0."""
+    """A sound run is reported as such, with what was checked, and ends with 0."""
     shown = rolltrace("check", path)
     assert shown.exit_code == 0
     assert "2 rollouts and 0 scores of 1 session" in shown.stdout
@@ -41,14 +41,14 @@ def test_nothing_wrong(rolltrace, path):
 
 
 def test_audits_without_data_are_listed_once_by_reason(rolltrace, path):
-    """Audits that need what was not recorded share one line, which says what is missing."""
+    """Audits whose data was not recorded share one line, which says what is missing."""
     shown = rolltrace("check", path)
     assert shown.stdout.count("no advantages of whole groups are recorded") == 1
     assert "advantage_mismatch, advantage_formula, advantage_sign: no advantages of whole groups" in shown.stdout
 
 
-def test_a_finding_is_told_with_where_to_look(rolltrace, path):
-    """An error names its audit, why it matters, the rollout as `show` takes it, and ends with 1."""
+def test_a_finding_says_where_to_look(rolltrace, path):
+    """An error names its audit, why it matters, and the rollout as `show` takes it; the exit code is 1."""
     forge(only_file(path, "rollouts"), reward=7.0)
     shown = rolltrace("check", path)
     assert shown.exit_code == 1
@@ -63,7 +63,7 @@ def test_a_finding_is_told_with_where_to_look(rolltrace, path):
     assert rolltrace("show", path, identifier).exit_code == 0
 
 
-def test_what_is_worth_knowing_fails_nothing(rolltrace, path):
+def test_an_info_does_not_fail(rolltrace, path):
     """An info is shown, and the exit code is 0."""
     (path / "rollouts" / ".left.zst").write_bytes(b"half")
     shown = rolltrace("check", path)
@@ -73,7 +73,7 @@ def test_what_is_worth_knowing_fails_nothing(rolltrace, path):
 
 
 def test_more_findings_than_are_shown(rolltrace, path):
-    """The rest is counted, and how to see it is said."""
+    """Further findings are counted, and the output says how to see them."""
     for number in range(5):
         (path / "rollouts" / f"notes{number}.txt").write_text("mine")
     shown = rolltrace("check", path, "--most", 2)
@@ -85,7 +85,7 @@ def test_more_findings_than_are_shown(rolltrace, path):
 
 
 def test_several_runs(rolltrace, path, tmp_path):
-    """One bad run among several ends with 1; each has its report."""
+    """One bad run among several makes the exit code 1; each has its report."""
     create_run(tmp_path / "bad").close()
     (tmp_path / "bad" / "scores").rmdir()
     shown = rolltrace("check", path, tmp_path / "bad")
@@ -111,7 +111,7 @@ def test_json(rolltrace, path):
 
 
 def test_audits_can_be_chosen(rolltrace, path):
-    """`--only` and `--skip` decide what is looked at; a wrong name is wrong usage."""
+    """`--only` and `--skip` choose audits; a wrong name is wrong usage."""
     forge(only_file(path, "rollouts"), reward=7.0)
     assert rolltrace("check", path, "--skip", "reward_total").exit_code == 0
     assert rolltrace("check", path, "--only", "damaged").exit_code == 0
@@ -122,7 +122,7 @@ def test_audits_can_be_chosen(rolltrace, path):
 
 
 def test_list(rolltrace):
-    """`--list` says what each audit is for, to people and to programs."""
+    """`--list` describes each audit, for people and for programs."""
     shown = rolltrace("check", "--list")
     assert shown.exit_code == 0
     for audit in built_in_audits():
@@ -134,7 +134,7 @@ def test_list(rolltrace):
 
 
 def test_wrong_usage(rolltrace, tmp_path):
-    """No run, or a place that is none, ends with 2 and a message."""
+    """Without a run, or with a path that is not one, the exit code is 2 with a message."""
     for words in (("check",), ("check", tmp_path), ("check", tmp_path / "nowhere")):
         shown = rolltrace(*words)
         assert shown.exit_code == 2
@@ -159,7 +159,7 @@ def test_options_without_effect_are_refused(rolltrace, path, words):
 
 
 def test_hostile_text_cannot_steer(rolltrace, path, in_terminal):
-    """Names and messages that a model or a stranger wrote are shown, not obeyed."""
+    """Hostile names and messages are shown with their control characters escaped."""
     forge(only_file(path, "rollouts"), reward=7.0, group=HOSTILE, id=HOSTILE, session=HOSTILE)
     for shown in (rolltrace("check", path).stdout, in_terminal("check", path, NO_COLOR="1")[1]):
         assert "␛[31mred" in shown

@@ -28,20 +28,20 @@ class Careless(Careful):
 
 
 def own(tmp_path, monkeypatch, name):
-    """Write the environments as a module that can be imported once."""
+    """Writes the environments as a module that can be imported once."""
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(OWN))
     monkeypatch.syspath_prepend(tmp_path)
 
 
 def test_a_sound_environment_passes(rolltrace):
-    """One line says so, and the exit code is 0."""
+    """A valid environment prints one line, and the exit code is 0."""
     shown = rolltrace("check-env", "arithmetic", "--arg", "difficulty=2", "--task", 3, "--seed", 4)
     assert shown.exit_code == 0
     assert shown.stdout == "✓ arithmetic keeps all 22 rules.\n"
 
 
 def test_each_broken_rule_is_one_sentence(rolltrace, tmp_path, monkeypatch):
-    """Exit code 1; what the environment prints, and what could steer a terminal, is not among the data."""
+    """The exit code is 1; what the environment prints, and terminal control characters, are not in the output."""
     own(tmp_path, monkeypatch, "check_env_text")
     shown = rolltrace("check-env", "check_env_text:Careless")
     assert shown.exit_code == 1
@@ -53,7 +53,7 @@ def test_each_broken_rule_is_one_sentence(rolltrace, tmp_path, monkeypatch):
 
 
 def test_json_is_one_object(rolltrace, tmp_path, monkeypatch):
-    """A program reads rule, message and fix of each violation, and the same exit code."""
+    """The JSON has rule, message and fix of each violation, with the same exit code."""
     own(tmp_path, monkeypatch, "check_env_json")
     shown = rolltrace("check-env", "check_env_json:Careless", "--json")
     assert shown.exit_code == 1
@@ -68,7 +68,7 @@ def test_json_is_one_object(rolltrace, tmp_path, monkeypatch):
 
 
 def test_wrong_usage(rolltrace):
-    """A name, argument or task that does not exist is exit code 2 and one message."""
+    """An unknown name, argument or task ends with exit code 2 and one message."""
     for words in (["nope"], ["arithmetic", "--arg", "x=1"], ["arithmetic", "--arg", "x"], ["problems", "--task", 9999]):
         shown = rolltrace("check-env", *words)
         assert shown.exit_code == 2

@@ -4,7 +4,7 @@ import json
 
 
 def test_compact_says_what_it_did(rolltrace, make_run):
-    """It seals, builds, says so, and can be repeated."""
+    """Compaction compresses segments, builds tables, says so, and can be repeated."""
     run = make_run(lambda rollout_builder: None, lambda rollout_builder: None)
     shown = rolltrace("compact", run)
     assert shown.exit_code == 0, shown.stderr
@@ -16,12 +16,12 @@ def test_compact_says_what_it_did(rolltrace, make_run):
 
 
 def test_no_run_is_wrong_usage(rolltrace, tmp_path):
-    """A place without a run ends with exit code 2."""
+    """A path without a run ends with exit code 2."""
     assert rolltrace("compact", tmp_path / "nowhere").exit_code == 2
 
 
 def test_a_place_that_cannot_be_written_to_is_a_failure(rolltrace, make_run, one_plus_one):
-    """A cache that cannot be kept ends with exit code 1: nothing is wrong with how it was asked."""
+    """A cache that cannot be written ends with exit code 1, since the usage is right."""
     path = make_run(one_plus_one)
     (path / "cache").write_text("in the way")
     shown = rolltrace("compact", path)

@@ -1,4 +1,4 @@
-"""Every command over runs from strangers ends soon and in little memory, with an answer or a sentence."""
+"""Every command over hostile runs ends soon and in little memory, with an answer or an error message."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ PAGES = ("run", "rollouts", "outcomes", "findings")
 
 
 def test_the_other_run_is_listed_and_read(rolltrace, tmp_path):
-    """Among one of each case, with the numbers that it has."""
+    """A valid run among one of each hostile case is listed and can be queried."""
     good = make_good_run(tmp_path / "good")
     for number, make_hostile in enumerate(hostile_cases(SMALL).values()):
         make_hostile(make_good_run(tmp_path / f"bad{number}"))
@@ -40,8 +40,8 @@ def test_the_other_run_is_listed_and_read(rolltrace, tmp_path):
 
 
 @pytest.mark.parametrize("case", hostile_cases(SMALL))
-def test_commands_end_with_an_answer_or_a_sentence(rolltrace, tmp_path, case):
-    """The good rollouts are read, unless the run has no valid `run.json`."""
+def test_commands_end_with_an_answer_or_an_error_message(rolltrace, tmp_path, case):
+    """The valid rollouts are read, unless the run has no valid `run.json`."""
     bad = make_good_run(tmp_path / "bad")
     hostile_cases(SMALL)[case](bad)
     is_refused = "config" in case or "run.json" in case
@@ -89,6 +89,6 @@ def test_large_hostile_runs(tmp_path, case, capfd):
 
 
 def assert_ended(one: Measured, name: str) -> None:
-    """The command ended of its own accord, and without a traceback, unless it is one of a sentence."""
+    """Asserts that the command exited by itself, without a traceback (except `open_run`, whose error is one)."""
     assert one.code in (0, 1, 2), (name, one)
     assert not re.search("Traceback", one.err) or name == "open_run", (name, one.err)

@@ -1,4 +1,4 @@
-"""One huge value in a table does not make every row as wide."""
+"""One huge value in a table does not widen every row."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture
 def run(tmp_path):
-    """Fifty rollouts; one has a stop reason of 1 MB, one a group's name of 1 MB."""
+    """Fifty rollouts; one has a stop reason of 1 MB, one a group name of 1 MB."""
     with create_run(tmp_path / "run") as writer:
         for index in range(50):
             group = "g" * MEGABYTE if index == 7 else f"group {index}"
@@ -24,8 +24,8 @@ def run(tmp_path):
     [("show", ()), ("query", ("select id, stop_reason, \"group\" from rollouts",)),
      ("query", ("select role, content from messages",))],
 )  # fmt: skip
-def test_a_huge_cell_is_cut(rolltrace, run, verb, more):
-    """The table says how much was left out, and all of it is smaller than one such value."""
+def test_a_huge_cell_is_truncated(rolltrace, run, verb, more):
+    """The table says how much was left out, and is smaller than one such value."""
     shown = rolltrace(verb, run, *more)
     assert shown.exit_code == 0
     assert "characters more" in shown.stdout
@@ -33,8 +33,8 @@ def test_a_huge_cell_is_cut(rolltrace, run, verb, more):
     assert len(shown.stdout.splitlines()) > 50
 
 
-def test_a_listing_cuts_the_names_of_envs(rolltrace, tmp_path):
-    """A run whose environment has an endless name does not widen the lines of the others."""
+def test_a_listing_truncates_the_names_of_envs(rolltrace, tmp_path):
+    """A run whose environment has a huge name does not widen the lines of the others."""
     for number in range(20):
         with create_run(tmp_path / "runs" / f"run{number}") as writer:
             env = "e" * MEGABYTE if number == 3 else "sums"
@@ -46,7 +46,7 @@ def test_a_listing_cuts_the_names_of_envs(rolltrace, tmp_path):
 
 
 def test_json_has_all_of_it(rolltrace, run):
-    """Only the table is cut."""
+    """Only the table is truncated, the JSON is not."""
     shown = rolltrace(
         "query", run, "select max(length(stop_reason)) as n, max(stop_reason) as s from rollouts", "--json"
     )

@@ -18,7 +18,7 @@ ANSWERED = 40
 
 
 class Slow:
-    """Answers a few requests at once and the others never, and says when as many as there can be are waiting."""
+    """Answers a few requests and never the others, and reports when the most possible are waiting."""
 
     def __init__(self, before_headers):
         self.before_headers = before_headers
@@ -44,7 +44,7 @@ class Slow:
 
 @pytest.mark.parametrize("before_headers", [True, False])
 def test_an_interrupted_run_records_what_was_in_flight(tmp_path, before_headers):
-    """After Ctrl-C everything in flight is recorded as cancelled with what was asked, and the ledger adds up."""
+    """After Ctrl-C everything in flight is recorded as cancelled with its prompt, and the ledger adds up."""
     slow = Slow(before_headers)
     with serving(slow.answer) as url:
         words = [
@@ -69,7 +69,7 @@ def test_an_interrupted_run_records_what_was_in_flight(tmp_path, before_headers)
 
 
 def check_record(path):
-    """As many were answered as the server answered, and all others were cancelled while they waited."""
+    """Asserts that the answered rollouts match the server's count, and that all others were cancelled."""
     reader = RunReader(path)
     rollouts = list(reader.rollouts())
     assert not reader.read_errors

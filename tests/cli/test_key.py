@@ -21,7 +21,7 @@ PLAYED = 12
 
 
 class Indiscreet:
-    """Answers with what it was sent, the headers included, in a different way each time."""
+    """Echoes the request with its headers, in a different way each time."""
 
     def __init__(self):
         self.keys = []
@@ -81,13 +81,13 @@ class Indiscreet:
 
 
 def spellings(key):
-    """The key as it may be written: plain, escaped in JSON, and as it is sent in other ways."""
+    """The key in every form: plain, escaped in JSON, and in other encodings."""
     plain = key.encode()
     return {plain, json.dumps(key).encode()[1:-1], key.replace("/", "\\/").encode(), b64encode(plain)}
 
 
 def everything_in(folder):
-    """The bytes of every file, and what is inside those that are compressed."""
+    """The bytes of every file, decompressed too."""
     for path in folder.rglob("*"):
         if path.is_file():
             data = path.read_bytes()
@@ -116,7 +116,7 @@ def test_no_key_is_written_or_shown(tmp_path, rolltrace, env):
     rollouts = list(RunReader(tmp_path / "run").rollouts())
     assert len(rollouts) == PLAYED
     shown = [ran.stdout, ran.stderr, *look_at_everything(rolltrace, {rollout.group for rollout in rollouts})]
-    assert b"[key]" in b"".join(shown)  # what stands for the key is there, so it was searched for in the right places
+    assert b"[key]" in b"".join(shown)  # the placeholder is there, so the right places were searched
     written = list(everything_in(tmp_path))
     for spelling in spellings(KEY):
         assert not any(spelling in text for text in shown)
@@ -124,7 +124,7 @@ def test_no_key_is_written_or_shown(tmp_path, rolltrace, env):
 
 
 def look_at_everything(rolltrace, groups):
-    """What every verb prints of the run."""
+    """The output of every verb about the run."""
     for group in groups:
         yield printed(rolltrace("show", "run", group, "--full"))
         yield printed(rolltrace("show", "run", group, "--json"))
@@ -144,7 +144,7 @@ def printed(result):
 
 @pytest.mark.parametrize("role", ["policy", "grader"])
 def test_a_key_in_the_place_of_its_variable(tmp_path, rolltrace, caplog, role):
-    """A key that is given where its variable's name belongs is refused before anything is written, and not repeated."""
+    """A key in place of its variable's name is refused before anything is written, and not repeated."""
     policy = f"{role}=openai:m@http://127.0.0.1:9,key_variable={KEY}"
     refused = rolltrace("run", "rubric", "--policy", policy, "--out", "run")
     assert refused.exit_code == 2, refused.output

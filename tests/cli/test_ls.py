@@ -38,7 +38,7 @@ def test_runs_are_a_table(rolltrace, make_run, one_plus_one, tmp_path):
 
 
 def test_json(rolltrace, make_run, one_plus_one, tmp_path):
-    """A program gets one object per run, with the path to go on with."""
+    """A program gets one object per run, with its path."""
     path = make_run(one_plus_one)
     [run] = map(json.loads, rolltrace("ls", tmp_path, "--json").stdout.splitlines())
     assert run.keys() == {
@@ -50,13 +50,13 @@ def test_json(rolltrace, make_run, one_plus_one, tmp_path):
 
 
 def test_runs_is_where_it_looks(rolltrace, tmp_path):
-    """Without a directory, it is `runs`, as `rolltrace run` makes it."""
+    """The default directory is `runs`, as for `rolltrace run`."""
     create_run(tmp_path / "runs" / "mine").close()
     assert "mine" in rolltrace("ls").stdout
 
 
 def test_no_run(rolltrace, tmp_path):
-    """A directory without runs is told so, and one that is not there is wrong usage."""
+    """A directory without runs says so, and a missing one is wrong usage."""
     shown = rolltrace("ls", tmp_path)
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "no run" in shown.stderr
@@ -64,7 +64,7 @@ def test_no_run(rolltrace, tmp_path):
 
 
 def test_hostile_names_cannot_steer(rolltrace, make_run, one_plus_one, tmp_path):
-    """A name of a directory, an env or a policy is shown, not obeyed."""
+    """Names of directories, envs and policies are shown with their control characters escaped."""
     make_run(one_plus_one, env=HOSTILE, policy=HOSTILE).rename(tmp_path / HOSTILE)
     shown = rolltrace("ls", tmp_path).stdout
     assert shown.count("␛[31mred") == 3
@@ -85,8 +85,8 @@ def test_a_narrow_terminal(in_terminal, make_run, one_plus_one, tmp_path):
     assert len(line) <= 80
 
 
-def test_names_are_never_cut(in_terminal, make_run, one_plus_one, tmp_path):
-    """A name that is too long for the terminal is folded: it is needed whole to go on with."""
+def test_names_are_never_truncated(in_terminal, make_run, one_plus_one, tmp_path):
+    """A name that is too long for the terminal is wrapped, because it is needed whole for the next command."""
     make_run(one_plus_one).rename(tmp_path / ("x" * 100))
     shown = in_terminal("ls", tmp_path, columns=80, NO_COLOR="1")[1]
     assert shown.count("x") == 100
@@ -94,7 +94,7 @@ def test_names_are_never_cut(in_terminal, make_run, one_plus_one, tmp_path):
 
 
 def test_many_runs(rolltrace, tmp_path):
-    """The newest are shown, and how many there are; a program gets all."""
+    """The newest runs are shown with the number of all; a program gets all."""
     for number in range(103):
         create_run(tmp_path / f"run{number:03d}").close()
     shown = rolltrace("ls", tmp_path)
@@ -107,14 +107,14 @@ def test_many_runs(rolltrace, tmp_path):
 
 
 def test_a_run_that_was_not_read(rolltrace, make_run, one_plus_one, tmp_path, monkeypatch):
-    """Of a large run without tables it says how many rollouts there can be."""
+    """For a large run without tables, an upper bound of its rollouts is shown."""
     make_run(one_plus_one, one_plus_one)
     monkeypatch.setattr(listing, "MAX_BYTES", 0)
     assert rolltrace("ls", tmp_path).stdout.splitlines()[1].split()[3:8] == ["complete", "≤", "2", "–", "–"]
 
 
-def test_doubt_is_told(rolltrace, tmp_path):
-    """What an open session plays is in flight; when it is closed without an end, lost."""
+def test_rollouts_in_flight_and_lost_are_shown(rolltrace, tmp_path):
+    """Rollouts of an open session are in flight; if it is closed before they end, they are lost."""
     with create_run(tmp_path / "run") as writer:
         for number in range(2):
             writer.begin(
@@ -133,7 +133,7 @@ def test_doubt_is_told(rolltrace, tmp_path):
 
 
 def test_damage_is_shown(rolltrace, make_run, one_plus_one, tmp_path):
-    """A run whose last file is missing says so in its line, and on standard error what is missing."""
+    """A run whose last file is missing says so in its line, and standard error says what is missing."""
     path = make_run(one_plus_one)
     assert rolltrace("ls", tmp_path).stderr == ""
     for file in (path / "rollouts").iterdir():

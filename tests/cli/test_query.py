@@ -12,7 +12,7 @@ pytestmark = pytest.mark.core
 
 
 def test_rows_are_a_table(rolltrace, make_run):
-    """Without options the rows are a table with their names above."""
+    """Without options the rows are a table with a header."""
     run = make_run(lambda rollout_builder: None, lambda rollout_builder: None)
     shown = rolltrace("query", run, 'select "index", reward, env from rollouts order by 1')
     assert shown.exit_code == 0, shown.stderr
@@ -58,7 +58,7 @@ VALUES = {
 
 
 def test_values_of_every_type_are_as_in_sql(rolltrace, make_run):
-    """No value is shown as Python would spell it, alone or inside another; a program gets texts and numbers."""
+    """No value is shown as its Python repr, alone or nested; JSON has texts and numbers."""
     run = make_run(lambda rollout_builder: None)
     names = [f"v{number}" for number in range(len(VALUES))]
     query = f"select {', '.join(f'{sql} as {name}' for sql, name in zip(VALUES, names, strict=True))}"
@@ -69,8 +69,8 @@ def test_values_of_every_type_are_as_in_sql(rolltrace, make_run):
     assert list(row.values()) == [value for _, value in VALUES.values()]
 
 
-def test_limit_is_told(rolltrace, make_run):
-    """Rows that are not shown are told of on the other stream."""
+def test_limit_is_reported(rolltrace, make_run):
+    """If rows are cut off, standard error says so."""
     run = make_run(lambda rollout_builder: None)
     shown = rolltrace("query", run, "select range from range(5)", "--limit", 2)
     assert shown.stdout.split() == ["range", "0", "1"]
@@ -83,7 +83,7 @@ def test_limit_is_told(rolltrace, make_run):
     "sql", ["drop view rollouts", "select nothing from rollouts", "select * from '/etc/passwd'", "x"]
 )
 def test_wrong_statement_is_wrong_usage(rolltrace, make_run, sql):
-    """A statement that cannot be answered ends with exit code 2, the engine's message and the tables."""
+    """An invalid statement ends with exit code 2, the engine's message and the tables."""
     shown = rolltrace("query", make_run(lambda rollout_builder: None), sql)
     assert shown.exit_code == 2
     assert "The tables are" in shown.stderr
@@ -91,13 +91,13 @@ def test_wrong_statement_is_wrong_usage(rolltrace, make_run, sql):
 
 
 def test_help_names_every_table(rolltrace):
-    """What can be asked is told by the command itself."""
+    """The command's help lists the tables."""
     told = set(rolltrace("query", "--help").stdout.replace(",", " ").replace(";", " ").split())
     assert set(TABLES) <= told
 
 
 def test_a_timeout_is_a_failure(rolltrace, make_run):
-    """A statement that takes too long ends with exit code 1: nothing is wrong with how it was asked."""
+    """A time-out ends with exit code 1, since the usage is right."""
     shown = rolltrace(
         "query", make_run(lambda rollout_builder: None), "select count(*) from range(10000000000)", "--timeout", 0.05
     )
@@ -107,12 +107,12 @@ def test_a_timeout_is_a_failure(rolltrace, make_run):
 
 
 def test_no_run_is_wrong_usage(rolltrace, tmp_path):
-    """A place without a run ends with exit code 2."""
+    """A path without a run ends with exit code 2."""
     assert rolltrace("query", tmp_path / "nowhere", "select 1").exit_code == 2
 
 
 def test_model_text_cannot_steer_the_terminal(in_terminal, make_run):
-    """Text of a record is shown, not obeyed, as table and as JSON."""
+    """Control characters in recorded text are escaped, in the table and in JSON."""
     run = make_run(lambda rollout_builder: None, task="\x1b[2Jgone\x07")
     for options in ((), ("--json",)):
         code, shown = in_terminal("query", run, "select task from rollouts", *options)

@@ -1,4 +1,4 @@
-"""The page of commands is what the commands say of themselves."""
+"""The reference page of commands matches the commands' help."""
 
 import subprocess
 import sys
@@ -12,6 +12,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_is_current():
-    """A command, option or help text that changes changes the page: `make docs` writes it."""
+    """If a command, option or help text changes, `make docs` updates the page."""
     written = subprocess.run([sys.executable, DOCS / "command_reference.py"], capture_output=True, check=True)
     assert (DOCS / "commands.md").read_bytes() == written.stdout

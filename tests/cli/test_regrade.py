@@ -1,4 +1,4 @@
-"""`rolltrace regrade`: what it prints, and what is left when it is killed or interrupted."""
+"""`rolltrace regrade`: its output, and what is left when it is killed or interrupted."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def run(tmp_path):
 
 
 def scores(run):
-    """By rollout, how many scores it has."""
+    """How many scores each rollout has."""
     return Counter(rollout for (rollout,) in open_run(run).sql("select rollout from scores where rollout is not null"))
 
 
@@ -75,8 +75,8 @@ def lines(run):
     ("grader", "enough"),
     [("logged:one", 30), ("exact", 1), pytest.param("logged:Whole", 40, marks=pytest.mark.slow)],
 )
-def test_what_is_killed_is_continued(run, grader, enough):
-    """After SIGKILL the same command grades the rest: each rollout has one score, and what was stored is not redone."""
+def test_a_killed_regrade_is_continued(run, grader, enough):
+    """After SIGKILL the same command grades the rest: each rollout has one score, and none is redone."""
     words = ("--grader", grader, "--concurrency", "4")
     process = start(run, *words, HOLD_AFTER="40")
     until(lambda: lines(run) >= enough)
@@ -102,7 +102,7 @@ def test_what_is_killed_is_continued(run, grader, enough):
 
 
 def test_ctrl_c_keeps_what_is_graded(run):
-    """Ctrl-C ends with exit code 1 and says how to go on; the scores so far are on disk, and the run is closed."""
+    """Ctrl-C ends with exit code 1 and says how to continue; the scores so far are on disk, and the run is closed."""
     process = start(run, "--grader", "logged:one", "--concurrency", "4", HOLD_AFTER="40")
     until(lambda: lines(run) >= 30)
     process.send_signal(signal.SIGINT)
@@ -117,7 +117,7 @@ def test_ctrl_c_keeps_what_is_graded(run):
 
 
 def test_what_it_prints(rolltrace, run):
-    """The numbers, the tasks and the rollouts that moved, and how to go on; errors have exit code 2."""
+    """The output has the numbers, the tasks and rollouts that changed, and next steps; errors have exit code 2."""
     result = rolltrace("regrade", run, "--grader", "exact")
     assert result.exit_code == 0
     shown = [line.rstrip() for line in result.stdout.splitlines()]

@@ -40,8 +40,8 @@ def test_a_difference_fails(rolltrace, arithmetic):
     assert data["differing"][0]["differences"][0]["step"] == 0
 
 
-def test_what_cannot_be_read_is_said(rolltrace, arithmetic):
-    """A damaged line is named on standard error, and the rest of its group is replayed."""
+def test_unreadable_lines_are_reported(rolltrace, arithmetic):
+    """Standard error names a damaged line, and the rest of its group is replayed."""
     [segment] = (arithmetic / "rollouts").iterdir()
     lines = segment.read_bytes().splitlines(keepends=True)
     segment.write_bytes(b"".join([lines[0].replace(b"What", b"That"), *lines[1:]]))

@@ -1,4 +1,4 @@
-"""`rolltrace run --resume`: what it takes, what it refuses, and what it says."""
+"""`rolltrace run --resume`: its options, refusals and output."""
 
 import json
 
@@ -11,7 +11,7 @@ from segments import edit_run_info
 
 @pytest.fixture
 def interrupted(rolltrace, tmp_path):
-    """A run of three groups, of which the last lines are missing."""
+    """A run of three groups without its last lines."""
     words = ["--groups", 3, "--arg", "difficulty=2", "--sampling", "temperature=0.5", "--max-turns", 3]
     assert rolltrace("run", "arithmetic", *words, "--out", "here").exit_code == 0
     [segment] = tmp_path.glob("here/rollouts/*")
@@ -20,13 +20,13 @@ def interrupted(rolltrace, tmp_path):
 
 
 def change_config(path, **changes):
-    """Edit what `run.json` says."""
+    """Edits the config in `run.json`."""
     info = json.loads((path / "run.json").read_text())
     edit_run_info(path, config=info["config"] | changes)
 
 
 def test_resume_plays_the_rest(rolltrace, interrupted):
-    """The summary is of what was played now; another resume has nothing to do."""
+    """The summary covers what was played now; another resume has nothing to do."""
     shown = rolltrace("run", "--resume", "here", "--json")
     assert shown.exit_code == 0, shown.stderr
     assert json.loads(shown.stdout)["groups"] == 2
@@ -39,7 +39,7 @@ def test_resume_plays_the_rest(rolltrace, interrupted):
 
 
 def test_policy_and_concurrency_may_be_given(rolltrace, interrupted):
-    """The groups that are left are played by another policy."""
+    """The remaining groups are played by another policy."""
     shown = rolltrace("run", "--resume", "here", "--policy", "scripted:noisy,name=other", "--concurrency", 2)
     assert shown.exit_code == 0, shown.stderr
     assert {rollout.policy for rollout in RunReader(interrupted).rollouts()} == {"scripted:noisy", "other"}
@@ -57,7 +57,7 @@ def test_policy_and_concurrency_may_be_given(rolltrace, interrupted):
     ],
 )
 def test_other_options_are_refused_by_name(rolltrace, interrupted, words, named):
-    """A run is completed as it was planned; an option that would change that is wrong usage."""
+    """A run is completed as planned; an option that would change the plan is wrong usage."""
     shown = rolltrace("run", "--resume", "here", *words)
     assert shown.exit_code == 2
     assert f"Expected no {named} with --resume" in shown.stderr
@@ -65,7 +65,7 @@ def test_other_options_are_refused_by_name(rolltrace, interrupted, words, named)
 
 
 def test_something_to_play_is_needed(rolltrace):
-    """Neither an environment nor a run, and force without a run, are wrong usage."""
+    """Neither an environment nor a run, and --force without a run, are wrong usage."""
     assert "Missing argument 'ENV'" in rolltrace("run").stderr
     shown = rolltrace("run", "arithmetic", "--force")
     assert (shown.exit_code, "only with --resume" in shown.stderr) == (2, True)
@@ -73,7 +73,7 @@ def test_something_to_play_is_needed(rolltrace):
 
 
 def test_arguments_are_those_of_the_run(rolltrace, interrupted):
-    """An argument that the run holds cannot be given again; a secret must be."""
+    """A recorded argument cannot be given again; a secret must be."""
     shown = rolltrace("run", "--resume", "here", "--arg", "difficulty=3")
     assert (shown.exit_code, "got difficulty" in shown.stderr) == (2, True)
     change_config(interrupted, args={"difficulty": PLACEHOLDER})
@@ -84,15 +84,15 @@ def test_arguments_are_those_of_the_run(rolltrace, interrupted):
 
 
 def test_a_policy_with_a_secret_is_given_again(rolltrace, interrupted):
-    """Its specification in the config is not whole."""
+    """The policy's spec in the config lacks its secret, so it must be given again."""
     change_config(interrupted, policy=f"openai:m@http://localhost,key={PLACEHOLDER}")
     shown = rolltrace("run", "--resume", "here")
     assert (shown.exit_code, "pass --policy SPEC again" in shown.stderr) == (2, True)
     assert rolltrace("run", "--resume", "here", "--policy", "scripted:noisy").exit_code == 0
 
 
-def test_changed_code_is_told(rolltrace, interrupted, monkeypatch):
-    """Another revision is a warning on standard error."""
+def test_changed_code_is_reported(rolltrace, interrupted, monkeypatch):
+    """Another revision gives a warning on standard error."""
     edit_run_info(interrupted, code_revision="1" * 40)
     monkeypatch.setattr("rolltrace.jobs.resume.code_revision", lambda: "2" * 40)
     shown = rolltrace("run", "--resume", "here")
@@ -116,7 +116,7 @@ def test_changed_code_is_told(rolltrace, interrupted, monkeypatch):
     ],
 )
 def test_a_refused_run_leaves_no_directory(rolltrace, tmp_path, monkeypatch, words):
-    """The corrected command can use the same place."""
+    """A refused run leaves the path free for the corrected command."""
     (tmp_path / "broken.py").write_text(
         "from rolltrace import Tasks\n"
         "class NoBuilder(Tasks):\n    env = 'none'\n    def builder(self, number, *, episodes, seed):\n"

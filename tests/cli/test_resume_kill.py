@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment and resumed: what they show is what an undisturbed run shows."""
+"""Runs that are killed at any moment and resumed show what an undisturbed run shows."""
 
 import contextlib
 import os
@@ -79,7 +79,7 @@ COMPARED = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where everything is played: with a policy that takes its time and a game of two seats."""
+    """A folder with a slow policy and a game of two seats."""
     place = tmp_path_factory.mktemp("resume")
     (place / "slow.py").write_text(SLOW)
     blocks = re.findall(r"^```python\n# sticks.py\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
@@ -89,7 +89,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder):
-    """By job, what a run shows that nothing interrupted; each is played when asked for."""
+    """What an undisturbed run of each job shows; each is played when first used."""
     known = {}
 
     def play(job):
@@ -105,7 +105,7 @@ def undisturbed(folder):
 
 @contextlib.contextmanager
 def started(folder, *words, **variables):
-    """`rolltrace run` in a process of its own."""
+    """`rolltrace run` in its own process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "rolltrace", "run", *words],
         cwd=folder, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -118,20 +118,20 @@ def started(folder, *words, **variables):
 
 
 def shown(path):
-    """What tables show of a run, without ids, times and sessions."""
+    """The tables of a run, without ids, times and sessions."""
     with open_run(path) as run:
         return {table: [str(rounded(row)) for row in run.sql(sql)] for table, sql in COMPARED.items()}
 
 
 def rounded(value):
-    """A row in which sums that were added up in another order are equal."""
+    """A row rounded so that sums in another order are equal."""
     if isinstance(value, tuple | list):
         return [rounded(item) for item in value]
     return round(value, 9) + 0.0 if isinstance(value, float) else value
 
 
 def interrupt(folder, words, rng, requests, number):
-    """Start it, and send the signal after some of the requests; whether it was not finished before.
+    """Starts the command and sends the signal after some requests; returns whether it was unfinished by then.
 
     The policy answers no more of them, so that the run cannot end first. A resume may need fewer and end.
     """
@@ -153,7 +153,7 @@ def interrupt(folder, words, rng, requests, number):
 
 
 def interrupt_and_resume(folder, undisturbed, job, seed, number=signal.SIGKILL):
-    """A run that is interrupted once or more and then resumed shows what an undisturbed one shows."""
+    """Asserts that a run that is interrupted once or more and then resumed shows what an undisturbed one shows."""
     expected = undisturbed(job)
     requests = (len(expected["steps"]) + len(expected["calls"])) * 9 // 10
     rng = random.Random(f"{job} {seed}")
@@ -178,7 +178,7 @@ def interrupt_and_resume(folder, undisturbed, job, seed, number=signal.SIGKILL):
 
 @pytest.mark.parametrize("job", ["arithmetic", "preference", "game"])
 def test_killed_runs_are_completed(folder, undisturbed, job):
-    """After SIGKILL at any moment, also of a resume, a resumed run is that of an undisturbed one."""
+    """After SIGKILL at any moment, also of a resume, a resumed run equals an undisturbed one."""
     interrupt_and_resume(folder, undisturbed, job, 0)
 
 
@@ -192,16 +192,16 @@ def test_killed_runs_are_completed(folder, undisturbed, job):
     ],
 )
 def test_interrupted_runs_are_completed(folder, undisturbed, job, number):
-    """After SIGTERM or Ctrl-C at any moment, a resumed run is that of an undisturbed one."""
+    """After SIGTERM or Ctrl-C at any moment, a resumed run equals an undisturbed one."""
     interrupt_and_resume(folder, undisturbed, job, 0, number)
 
 
 def test_a_killed_session_that_another_continues_is_over(folder):
-    """After SIGKILL and a resume at once, no reader says that the run is running or that rollouts are in flight."""
+    """After SIGKILL and an immediate resume, no reader says that the run is running or has rollouts in flight."""
     interrupt(folder, [*JOBS["arithmetic"], "--out", "continued"], random.Random(0), 60, signal.SIGKILL)
     path = folder / "continued"
     [killed] = RunReader(path).ledgers().values()
-    # The last ledger before a kill may be up to a second old: this is one with rollouts in flight, of this moment.
+    # The last ledger before a kill may be a second old: this one has rollouts in flight, as of now.
     lines = len(list(RunReader(path).rollouts()))
     late = replace(killed, written_at=utc_now(), dispatched=lines + 5, recorded=lines, in_flight=5)
     with (path / "ledger" / f"{killed.session}.jsonl").open("ab") as file:
@@ -232,7 +232,7 @@ def test_a_killed_session_that_another_continues_is_over(folder):
     assert "being played" not in shown
     [result] = check_run(path, only=["open_sessions"]).results
     assert [finding.message.partition(";")[0] for finding in result.findings] == ["continued by a later session"]
-    with started(folder, "--resume", "continued") as process:  # no force: nothing is running
+    with started(folder, "--resume", "continued") as process:  # no --force: nothing is running
         assert "Nothing to do" in process.communicate(timeout=60)[1]
 
 

@@ -1,4 +1,4 @@
-"""`rolltrace run`, `envs` and `demo`: what they print where, and their exit codes."""
+"""`rolltrace run`, `envs` and `demo`: their output on each stream, and their exit codes."""
 
 import json
 import re
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.core
 
 
 def test_run_records_and_sums_up(rolltrace, tmp_path):
-    """A run is recorded where asked; data goes to standard output, progress and hints to standard error."""
+    """A run is recorded at the given path; data goes to standard output, progress and hints to standard error."""
     shown = rolltrace("run", "arithmetic", "--groups", 2, "--group-size", 3, "--out", "here")
     assert shown.exit_code == 0
     assert len(list(RunReader(tmp_path / "here").rollouts())) == 6
@@ -71,7 +71,7 @@ def test_default_place_is_fresh(rolltrace, tmp_path):
     ],
 )
 def test_wrong_usage_ends_with_two(rolltrace, tmp_path, words, message):
-    """What was given wrongly is named on standard error, with exit code 2, no traceback and no run."""
+    """Standard error names the wrong input, with exit code 2, no traceback and no run."""
     rolltrace("run", "arithmetic", "--out", "taken")
     (tmp_path / "bad.jsonl").write_text('{"id": "a", "question": "q", "answer": "a"}\n{"id": "b"\n')
     shown = rolltrace("run", *words)
@@ -115,7 +115,7 @@ def test_own_env_of_the_current_directory_is_played(tmp_path):
 
 
 def test_job_without_any_reward_ends_with_one(tmp_path):
-    """Where a group has no member with a reward, the exit code is 1, the reason is told, and all is recorded."""
+    """If a group has no member with a reward, the exit code is 1, the reason is shown, and everything is recorded."""
     (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
     ended = run_command(tmp_path, "run", "mine:Broken", "--out", "here")
     assert ended.returncode == 1
@@ -147,7 +147,7 @@ def test_interrupt_records_what_was_in_flight(tmp_path):
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     for _ in range(4):
-        assert process.stderr.readline() == "asked\n"  # what others print does not go into the data
+        assert process.stderr.readline() == "asked\n"  # other output does not go into the data
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 1
@@ -159,7 +159,7 @@ def test_interrupt_records_what_was_in_flight(tmp_path):
 
 
 def test_terminal_gets_a_bar(in_terminal, tmp_path):
-    """On a terminal progress is a bar and not a line for each group; the summary is left when it is gone."""
+    """On a terminal, progress is a bar and not a line per group; the summary remains after it."""
     code, shown = in_terminal("run", "arithmetic", "--groups", 30, "--out", "here")
     assert code == 0
     assert "━" in shown
@@ -168,7 +168,7 @@ def test_terminal_gets_a_bar(in_terminal, tmp_path):
 
 
 def test_envs_lists_every_name(rolltrace):
-    """Each environment has a line with what it is; as JSON, an object each."""
+    """Each environment has a line with its description; as JSON, an object each."""
     shown = rolltrace("envs")
     names = {env.name for env in list_envs()}
     assert {"arithmetic", "calculator", "problems"} <= names
@@ -179,7 +179,7 @@ def test_envs_lists_every_name(rolltrace):
 
 
 def test_demo_can_be_repeated(rolltrace, tmp_path):
-    """Each demo is a run of its own, shows its rewards, and names commands that work."""
+    """Each demo is a new run, shows its rewards, and names commands that work."""
     for name in ("demo", "demo-2"):
         shown = rolltrace("demo", "--policy", "scripted:noisy")
         assert shown.exit_code == 0
@@ -194,7 +194,7 @@ def test_demo_can_be_repeated(rolltrace, tmp_path):
     assert len(commands) >= 4
     for command in commands:
         words = shlex.split(command.partition("|")[0])
-        if words[0] != "view":  # serves until it is ended: the next test starts it
+        if words[0] != "view":  # it serves until it is ended: the next test starts it
             assert rolltrace(*words).exit_code == 0
 
 
@@ -213,7 +213,7 @@ def test_demo_starts_with_a_rollout(rolltrace):
 
 
 def test_demo_escapes_what_a_policy_says(in_terminal, tmp_path):
-    """The rollout on the first screen cannot steer the terminal, and the grade that made its reward is below it."""
+    """Control characters in the rollout on the first screen are escaped, and its grade is below it."""
     (tmp_path / "mine.py").write_text(HOSTILE_POLICY)
     code, shown = in_terminal("demo", "--policy", "mine:Hostile", "--out", "run", columns=80)
     assert code == 0, shown
@@ -252,7 +252,7 @@ def test_demo_names_the_viewer(rolltrace, tmp_path):
 
 
 def test_demo_without_the_embedded_model_offers_another(rolltrace, monkeypatch, tmp_path):
-    """One line says what to install, and how to play without; nothing is left behind."""
+    """One line says what to install, and how to play without; nothing is written."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     shown = rolltrace("demo")
     assert shown.exit_code == 2
@@ -262,7 +262,7 @@ def test_demo_without_the_embedded_model_offers_another(rolltrace, monkeypatch, 
 
 
 def test_demo_does_not_overwrite(rolltrace):
-    """A place that was asked for and is taken is refused."""
+    """An existing path given with --out is refused."""
     assert rolltrace("demo", "--policy", "scripted:noisy", "--out", "here").exit_code == 0
     assert rolltrace("demo", "--policy", "scripted:noisy", "--out", "here").exit_code == 2
 
@@ -293,7 +293,7 @@ class NoBuilder(Tasks):
 """
 
 
-def test_what_an_env_prints_is_not_in_the_data(tmp_path):
+def test_output_of_an_env_is_not_in_the_data(tmp_path):
     """Standard output is the summary alone, whatever an environment prints."""
     (tmp_path / "odd.py").write_text(ODD)
     ended = run_command(tmp_path, "run", "odd:Shouting", "--json", "--out", "here")
@@ -310,8 +310,8 @@ def test_rewards_without_a_mean_are_shown(tmp_path):
     assert "12 rollouts in 3 groups" in shown.stdout or "4 rollouts" in shown.stdout
 
 
-def test_a_task_that_cannot_be_made_is_told(tmp_path):
-    """What a user's tasks raise is a message with its cause, not a traceback."""
+def test_a_task_that_cannot_be_made_is_reported(tmp_path):
+    """An exception in a user's tasks is a message with its cause, not a traceback."""
     (tmp_path / "odd.py").write_text(ODD)
     ended = run_command(tmp_path, "run", "odd:NoBuilder", "--out", "here")
     assert ended.returncode == 1
@@ -320,7 +320,7 @@ def test_a_task_that_cannot_be_made_is_told(tmp_path):
 
 
 def test_policies_of_other_roles(tmp_path, rolltrace):
-    """`--policy ROLE=SPEC` says who plays another role; the run's config names all of them."""
+    """`--policy ROLE=SPEC` sets the policy of another role; the run's config names all of them."""
     out = tmp_path / "run"
     ran = rolltrace(
         "run", "arithmetic", "--policy", "scripted:noisy,correct=1", "--policy", "grader=scripted:noisy,correct=0.5",
@@ -342,7 +342,7 @@ def test_policies_of_other_roles(tmp_path, rolltrace):
     ],
 )
 def test_policies_of_roles_that_make_no_sense(tmp_path, rolltrace, policies, message):
-    """Each role has one policy, and each policy must exist."""
+    """Two policies for one role, and an unknown policy, are refused."""
     options = [word for policy in policies for word in ("--policy", policy)]
     ran = rolltrace("run", "arithmetic", *options, "--out", str(tmp_path / "run"))
     assert ran.exit_code == 2
@@ -351,7 +351,7 @@ def test_policies_of_roles_that_make_no_sense(tmp_path, rolltrace, policies, mes
 
 
 def test_sampling_is_asked_for_and_recorded(rolltrace, tmp_path):
-    """What the policy is asked to sample with is in the record, as numbers."""
+    """The sampling settings are in the record, as numbers."""
     words = ["--sampling", "temperature=0.5", "--sampling", "max_tokens=8", "--sampling", 'stop=["\\n"]']
     assert rolltrace("run", "arithmetic", "--group-size", 1, *words, "--out", "here").exit_code == 0
     [rollout] = RunReader(tmp_path / "here").rollouts()
@@ -375,8 +375,8 @@ def test_sampling_that_makes_no_sense(rolltrace, tmp_path, setting, message):
     assert not (tmp_path / "here").exists()
 
 
-def test_demo_fails_where_nothing_could_be_played(rolltrace):
-    """A policy that never answers is told with what went wrong, and no rollout is shown as the lowest of none."""
+def test_demo_fails_if_nothing_could_be_played(rolltrace):
+    """If the policy never answers, the error is shown, and no lowest reward."""
     shown = rolltrace("demo", "--policy", "scripted:fault,kind=raise", "--out", "here")
     assert shown.exit_code == 1
     assert "policy · " in shown.stderr
@@ -384,7 +384,7 @@ def test_demo_fails_where_nothing_could_be_played(rolltrace):
 
 
 def test_every_limit_has_a_flag(rolltrace, tmp_path):
-    """Each field of `Limits` is set by the flag of its name, and the run's config holds what was set."""
+    """Each field of `Limits` has a flag of its name, and the run's config holds the value."""
     given = Limits(
         max_turns=3, max_total_tokens=5000, max_sampled_tokens=900, timeout=7.5, close_timeout=2.0, context_length=4096,
         generation_reserve=16, max_parse_retries=2, continue_after_truncation=True, truncation_reward=-0.25,
@@ -426,14 +426,14 @@ def test_help_groups_the_limits_and_explains_each(rolltrace):
     ],
 )
 def test_wrong_settings_end_with_two_and_leave_no_run(rolltrace, tmp_path, words, message):
-    """A setting that makes no sense, or that the environment cannot follow, is refused before there is a run."""
+    """A setting that is invalid, or that the environment does not support, is refused before there is a run."""
     shown = rolltrace("run", "arithmetic", "--out", "here", *words)
     assert (shown.exit_code, message in shown.stderr) == (2, True), shown.output
     assert not (tmp_path / "here").exists()
 
 
 def test_strategy_retries_and_split(rolltrace, tmp_path):
-    """The strategy, the retries and the split are set by flags and are in the config and the record."""
+    """Flags set the strategy, the retries and the split, which are in the config and the record."""
     shown = rolltrace(
         "run", "arithmetic", "--policy", "scripted:fault,kind=raise", "--group-size", 2, "--out", "here",
         "--strategy", "keep-viable:0.5", "--retries", 1, "--split", "test",

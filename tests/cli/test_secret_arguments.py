@@ -1,4 +1,4 @@
-"""Secrets among the arguments of a command: the environment and the policy get them, the run does not."""
+"""Secrets among the arguments of a command reach the environment and the policy, but not the run."""
 
 import json
 
@@ -26,7 +26,7 @@ def make(password: str, n: int = 1):
 
 
 def test_secrets_are_used_and_not_recorded(rolltrace, tmp_path, monkeypatch):
-    """Arguments that look like secrets reach the env and the policy, and no file of the run holds them."""
+    """Arguments that look like secrets reach the env and the policy, and are in no file of the run."""
     (tmp_path / "asking_env.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     shown = rolltrace(
@@ -63,7 +63,7 @@ def test_secrets_inside_json_arguments_are_not_recorded(rolltrace, tmp_path, mon
 
 
 def test_a_loops_own_config_and_arguments_are_redacted_too(tmp_path):
-    """What `create_run` and `run.rollout` are given is redacted likewise, at any depth and of any type."""
+    """Arguments of `create_run` and `run.rollout` are redacted too, at any depth and of any type."""
     config = {"optimizer": {"lr": 0.1}, "wandb": {"api_key": "abc"}, "tokens": 5, "eos_token": "</s>"}
     with create_run(tmp_path / "run", config) as run:
         args = {"token": "abc", "nested": ({"password": "abc"},), "seed": 3}

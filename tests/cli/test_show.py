@@ -1,4 +1,4 @@
-"""`rolltrace show`: what a person can learn from it, and what no text in a record can do to them."""
+"""`rolltrace show`: what it shows, and that no recorded text can control the terminal."""
 
 import json
 import os
@@ -23,7 +23,7 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold] :
 
 
 def in_order(text, *pieces):
-    """Whether the pieces stand in the text in this order."""
+    """Whether the pieces occur in the text in this order."""
     place = -1
     for piece in pieces:
         place = text.find(piece, place + 1)
@@ -31,7 +31,7 @@ def in_order(text, *pieces):
 
 
 def unwrapped(text):
-    """What was shown, whatever the lines were folded at."""
+    """The output with wrapped lines joined."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("│", " ").split())
 
 
@@ -54,7 +54,7 @@ def tools(rollout_builder):
 
 
 def test_rollout_reads_like_a_transcript(rolltrace, make_run):
-    """Messages in order, calls with their answers, each step's numbers after its answer, and how it ended."""
+    """Messages are in order, calls with their answers, each step's numbers after its answer, and the end last."""
     shown = rolltrace("show", make_run(tools), "two/0")
     assert shown.exit_code == 0
     in_order(
@@ -88,7 +88,7 @@ def test_an_edited_tool_result_answers_its_call(rolltrace, make_run):
 
 @pytest.mark.parametrize("failure", EnvFailure)
 def test_a_turn_that_the_env_did_not_finish_is_marked(rolltrace, make_run, failure):
-    """The transcript has the whole answer, and says plainly how the env failed on it."""
+    """The transcript has the whole answer, and says how the env failed on it."""
 
     def unfinished(rollout_builder):
         rollout_builder.extend([Message("user", "A door.")])
@@ -106,7 +106,7 @@ def test_a_turn_that_the_env_did_not_finish_is_marked(rolltrace, make_run, failu
 
 
 def test_run_is_a_table_of_rollouts(rolltrace, make_run, one_plus_one):
-    """Without an id, every rollout has a line with its reward and stop reason, below the run's own facts."""
+    """Without an id, every rollout has a line with its reward and stop reason, below a summary of the run."""
     path = make_run(one_plus_one, tools)
     shown = rolltrace("show", path)
     in_order(shown.stdout, str(path), "2 rollouts in 1 group", "mean reward 1 (n = 2)", "two/0", "two/1")
@@ -115,7 +115,7 @@ def test_run_is_a_table_of_rollouts(rolltrace, make_run, one_plus_one):
 
 
 def test_failure_names_its_layer(rolltrace, make_run, one_plus_one):
-    """An error has its layer, type and message in both views; its traceback is folded unless asked for."""
+    """An error has its layer, type and message in both views; its traceback is folded by default."""
     failure = Failure(Layer.ENV, "ValueError", "no such square", "Traceback\n  File one\n  File two\nValueError: last")
     outcome = {
         "status": Status.ERROR, "stop_reason": "error", "stopped_by": StoppedBy.RUNNER, "error": failure,
@@ -130,7 +130,7 @@ def test_failure_names_its_layer(rolltrace, make_run, one_plus_one):
 
 
 def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
-    """A score named reward is the reward that is shown, and a grader's failure is named."""
+    """The latest score named reward is the reward that is shown, and a grader's failure is named."""
     path = make_run(one_plus_one, one_plus_one)
     first, second = RunReader(path).rollouts()
     failure = Failure(Layer.GRADER, "TimeoutError", "too slow")
@@ -148,7 +148,7 @@ def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
 
 
 def test_only_the_page_is_read(rolltrace, make_run, one_plus_one, monkeypatch):
-    """A table of a few rollouts reads their lines, and those of no others: damage to another is not met."""
+    """A table of a few rollouts reads only their lines: damage to another line is not reported."""
     monkeypatch.setattr("rolltrace.query.run_tables.MIN_CACHED_BYTES", 1)
     path = make_run(*[one_plus_one] * 30)
     whole = rolltrace("show", path, "--limit", 30).stdout
@@ -164,8 +164,8 @@ def test_only_the_page_is_read(rolltrace, make_run, one_plus_one, monkeypatch):
     assert f"Not read: rollouts/{segment.name}, byte" in rolltrace("show", path, "--limit", 30).stderr
 
 
-def test_what_was_played_again_is_told(rolltrace, make_run, one_plus_one):
-    """Attempts that were tried again, and rollouts that a restart repeated, do not count and are told."""
+def test_repeated_rollouts_are_reported(rolltrace, make_run, one_plus_one):
+    """Earlier attempts, and rollouts that a restart repeated, do not count and are reported."""
     path = make_run(one_plus_one)
     with create_run(path, join=True) as writer:
         for attempt, reward in enumerate((None, 0.5)):
@@ -176,8 +176,8 @@ def test_what_was_played_again_is_told(rolltrace, make_run, one_plus_one):
     assert "1 in 1 iteration, 1 step · 1 attempt tried again · 1 repeated" in rolltrace("summary", path).stdout
 
 
-def test_damage_is_told_in_few_lines(rolltrace, make_run, one_plus_one):
-    """Very many places that cannot be read are counted, not listed."""
+def test_damage_is_reported_in_few_lines(rolltrace, make_run, one_plus_one):
+    """A large number of unreadable places is counted, not listed."""
     path = make_run(one_plus_one)
     [segment] = (path / "rollouts").iterdir()
     segment.write_bytes(segment.read_bytes() + b"garbage\n" * 50)
@@ -189,7 +189,7 @@ def test_damage_is_told_in_few_lines(rolltrace, make_run, one_plus_one):
 
 
 def test_json_is_the_record_with_its_scores(make_run, one_plus_one):
-    """`--json` gives the records as an opened run does, with the reward as it stands."""
+    """`--json` gives the records as an open run does, with the current reward."""
     path = make_run(one_plus_one, tools)
     with create_run(path, join=True) as writer:
         rollout = next(RunReader(path).rollouts())
@@ -217,7 +217,7 @@ def hostile(rollout_builder):
 
 @pytest.fixture
 def hostile_run(make_run):
-    """A run in which every text that anyone can write is hostile."""
+    """A run in which every user-controlled text is hostile."""
     failure = Failure(Layer.ENV, HOSTILE, HOSTILE, HOSTILE)
     return make_run(
         hostile,
@@ -228,7 +228,7 @@ def hostile_run(make_run):
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("ID",), ("ID", "--full"), ("nobody",)])
 def test_hostile_text_cannot_steer_the_terminal(in_terminal, hostile_run, words):
-    """On a terminal, of all that models and envs wrote nothing but visible characters comes out."""
+    """On a terminal, text of models and envs comes out as visible characters only."""
     [rollout] = RunReader(hostile_run).rollouts()
     code, shown = in_terminal("show", hostile_run, *(rollout.id if word == "ID" else word for word in words))
     assert code == (2 if "nobody" in words else 0)
@@ -241,7 +241,7 @@ def test_hostile_text_cannot_steer_the_terminal(in_terminal, hostile_run, words)
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_lines_fit_the_terminal(in_terminal, make_run, columns):
-    """No line is wider than the terminal, and nothing is lost by folding."""
+    """No line is wider than the terminal, and nothing is lost by wrapping."""
     path = make_run(
         lambda rollout_builder: (
             rollout_builder.extend([Message("user", "word " * 100 + "x" * 300)]),
@@ -256,7 +256,7 @@ def test_lines_fit_the_terminal(in_terminal, make_run, columns):
 
 
 def test_colours_only_on_a_terminal(in_terminal, make_run, one_plus_one, rolltrace):
-    """A terminal gets colours, NO_COLOR takes them away, and a pipe never has any."""
+    """Output has colours on a terminal, not with NO_COLOR, and never in a pipe."""
     path = make_run(one_plus_one)
     coloured = in_terminal("show", path, "two/0")[1]
     assert re.search(r"\x1b\[[0-9;]*3[0-9]", coloured)
@@ -264,15 +264,15 @@ def test_colours_only_on_a_terminal(in_terminal, make_run, one_plus_one, rolltra
     assert "\x1b" not in rolltrace("show", path, "two/0").stdout
 
 
-def test_pipe_is_not_folded(rolltrace, make_run):
-    """What goes to a program keeps its lines."""
+def test_pipe_is_not_wrapped(rolltrace, make_run):
+    """Lines in a pipe are not wrapped."""
     long = "word " * 500 + "end"
     path = make_run(lambda builder: (builder.extend([Message("user", long)]), builder.mark_prompt_sent()))
     assert f"  {long}\n" in rolltrace("show", path, "two/0").stdout
 
 
 def test_wrong_names_end_with_two(rolltrace, make_run, one_plus_one):
-    """A missing run and an unknown id are wrong usage: exit code 2, a message that helps, no traceback."""
+    """A missing run and an unknown id are wrong usage: exit code 2, a helpful message, no traceback."""
     path = make_run(one_plus_one)
     for words, message in ((("nowhere",), "got nothing"), ((path, "tow/0"), "Did you mean 'two/0'")):
         shown = rolltrace("show", *words)
@@ -282,8 +282,8 @@ def test_wrong_names_end_with_two(rolltrace, make_run, one_plus_one):
         assert isinstance(shown.exception, SystemExit)
 
 
-def test_damage_is_told_and_the_rest_shown(rolltrace, make_run, one_plus_one):
-    """A torn tail is told on standard error; what is whole is shown."""
+def test_damage_is_reported_and_the_rest_shown(rolltrace, make_run, one_plus_one):
+    """A torn tail is reported on standard error; intact records are shown."""
     path = make_run(one_plus_one, one_plus_one)
     [segment] = (path / "rollouts").iterdir()
     segment.write_bytes(segment.read_bytes()[:-30])
@@ -293,8 +293,8 @@ def test_damage_is_told_and_the_rest_shown(rolltrace, make_run, one_plus_one):
     assert "1 rollout in 1 group" in shown.stdout
 
 
-def test_lost_rollouts_are_told(rolltrace, make_run):
-    """A session that lost something says what and why."""
+def test_lost_rollouts_are_reported(rolltrace, make_run):
+    """Lost rollouts are shown with the reason."""
     path = make_run()
     with create_run(path, join=True) as writer:
         recorder = writer.rollout(env="sums", task="t", group="g", index=0)
@@ -303,7 +303,7 @@ def test_lost_rollouts_are_told(rolltrace, make_run):
 
 
 def test_a_rollout_that_was_ended_after_a_fork_is_not_lost(rolltrace, make_run):
-    """The process that ended it has its line, so nobody misses it."""
+    """A rollout that a forked child ended is not shown as lost, although the parent's ledger lacks it."""
     path = make_run()
     writer = create_run(path, join=True)
     rollout = writer.rollout(env="sums", task="two", group="two", index=0)
@@ -328,7 +328,7 @@ def test_empty_run_is_shown(rolltrace, make_run):
 
 
 def test_closed_pipe_is_no_traceback(make_run, one_plus_one):
-    """`rolltrace show RUN | head -1` ends quietly."""
+    """`rolltrace show RUN | head -1` ends without a traceback."""
     path = make_run(*[one_plus_one] * 300)
     process = subprocess.Popen(
         [sys.executable, "-m", "rolltrace", "show", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

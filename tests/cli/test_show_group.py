@@ -18,12 +18,12 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold] \
 
 
 def plain(text):
-    """What was shown, without its colours."""
+    """The output without colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def in_order(text, *pieces):
-    """Whether the pieces stand in the text in this order."""
+    """Whether the pieces occur in the text in this order."""
     place = -1
     for piece in pieces:
         place = text.find(piece, place + 1)
@@ -32,7 +32,7 @@ def in_order(text, *pieces):
 
 @pytest.fixture
 def answers(tmp_path):
-    """Records a group: an answer and a reward for each member, to a question of two messages."""
+    """Records a group: an answer and a reward for each member, to a prompt of two messages."""
 
     def record(*members, **fields):
         with create_run(tmp_path / "run") as writer:
@@ -58,7 +58,7 @@ def table(shown):
 
 
 def test_group_is_its_prompt_and_a_row_for_each_member(rolltrace, answers):
-    """The prompt is there once, then a table of the members, the best first, and what is the same for all of them."""
+    """The shared prompt is shown once, then a table of the members, best first, and what all have in common."""
     shown = rolltrace("show", answers(("So:\nIt is 3.", 0.25), ("It is 2.\n", 1.0)), "two").stdout
     in_order(
         shown,
@@ -99,8 +99,8 @@ def test_a_terminal_shows_the_columns_that_fit(in_terminal, tmp_path):
         in_order(plain(shown).replace("\n", " "), "show", "two/2", "# one member", "view", "# the members side by side")
 
 
-def test_terms_of_the_reward_have_columns_where_several_differ(rolltrace, tmp_path):
-    """A reward of which one term differs needs no column for it; two that differ have one each."""
+def test_terms_of_the_reward_have_columns_if_several_differ(rolltrace, tmp_path):
+    """A single term that differs has no column; two that differ have one each."""
     for name, rewards in (("one", (0.0, 0.0)), ("several", (0.0, 0.5))):
         with create_run(tmp_path / name) as writer:
             for index, reward in enumerate(rewards):
@@ -135,14 +135,14 @@ def test_a_long_prompt_is_folded(rolltrace, tmp_path):
     assert prompt in rolltrace("show", tmp_path / "run", "two", "--full").stdout
 
 
-def test_the_reason_for_no_signal_is_told(rolltrace, answers):
-    """A group that teaches nothing says why above all else."""
+def test_the_reason_for_no_signal_is_shown(rolltrace, answers):
+    """A group without a learning signal says why at the top."""
     path = answers(("a", 1.0), ("b", 1.0))
     in_order(rolltrace("show", path, "two").stdout, "Both rewards are 1.0: every advantage is 0.", "the prompt")
 
 
-def test_failures_are_told(rolltrace, tmp_path):
-    """What failed, in a member and in the group as a whole, has its layer, type and message."""
+def test_failures_are_shown(rolltrace, tmp_path):
+    """Failures of a member and of the whole group have layer, type and message."""
     failure = Failure(Layer.ENV, "ValueError", "no such square", "Traceback")
     with create_run(tmp_path / "run") as writer:
         write(writer, index=0, group="two")
@@ -161,7 +161,7 @@ def test_failures_are_told(rolltrace, tmp_path):
 
 
 def test_each_criterion_of_a_rubric_has_a_column(rolltrace, tmp_path):
-    """Each member's row has its score for each criterion; the grader's words are in its transcript."""
+    """Each member's row has its score for each criterion; the grader's text is in its transcript."""
     play("rubric", "scripted:noisy", out=tmp_path / "run", groups=1, group_size=3)
     with open_run(tmp_path / "run") as run:
         [group] = run.sql('select distinct "group" from rollouts').fetchone()
@@ -175,7 +175,7 @@ def test_each_criterion_of_a_rubric_has_a_column(rolltrace, tmp_path):
 
 
 def test_a_tournament_has_columns_and_a_line(rolltrace, tmp_path):
-    """Wins and losses are columns; what the grader says of the whole tournament is one line above."""
+    """Wins and losses are columns; the grader's data about the whole tournament is one line above."""
     play("preference", "scripted:noisy", out=tmp_path / "run", groups=1, group_size=4)
     with open_run(tmp_path / "run") as run:
         [group] = run.sql('select distinct "group" from rollouts').fetchone()
@@ -188,7 +188,7 @@ def test_a_tournament_has_columns_and_a_line(rolltrace, tmp_path):
 
 
 def test_json_has_the_members_records(rolltrace, answers):
-    """`--json` gives what a program wants: the whole records, as before."""
+    """`--json` gives the whole records."""
     shown = rolltrace("show", answers(("a", 1.0), ("b", 0.0)), "two", "--json")
     assert [json.loads(line)["index"] for line in shown.stdout.splitlines()] == [0, 1]
 
@@ -202,14 +202,14 @@ def test_limit_shows_the_best(rolltrace, answers):
 
 
 def test_one_member_is_a_transcript(rolltrace, answers):
-    """The name of a group of one shows its rollout."""
+    """A group of one is shown as its rollout's transcript."""
     assert "stopped by the env" in rolltrace("show", answers(("a", 1.0)), "two").stdout
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
 @pytest.mark.parametrize("words", [(), ("--full",)])
 def test_hostile_text_cannot_steer_the_terminal_or_its_columns(in_terminal, tmp_path, columns, words):
-    """Nothing but visible characters comes out of a hostile group, and no line is wider than the terminal."""
+    """A hostile group comes out as visible characters only, and no line is wider than the terminal."""
     from rich.cells import cell_len
 
     with create_run(tmp_path / "run") as writer:

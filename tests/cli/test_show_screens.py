@@ -1,4 +1,4 @@
-"""`rolltrace show`: the histogram of a run, what changed in a transcript, and terminals that lack signs."""
+"""`rolltrace show`: the histogram of a run, changes of state in a transcript, and terminals with few characters."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def bars(shown):
 
 
 def test_rewards_are_drawn(rolltrace, tmp_path):
-    """Above its table a run has a histogram of its rewards, with the highest count, the scale and what is left out."""
+    """A run has a histogram of its rewards above its table, with the highest count, the scale and what is left out."""
     with create_run(tmp_path / "run") as writer:
         for index, reward in enumerate([0.0, 0.0, 1.0, 1.0, 1.0, 1.0, None, float("nan")]):
             write(writer, index=index, reward=reward)
@@ -38,7 +38,7 @@ def test_rewards_are_drawn(rolltrace, tmp_path):
 
 
 def test_equal_rewards_are_not_drawn(rolltrace, tmp_path):
-    """Where all rewards are the same there is nothing to draw."""
+    """If all rewards are equal there is no histogram."""
     with create_run(tmp_path / "run") as writer:
         write(writer, index=0)
         write(writer, index=1)
@@ -56,8 +56,8 @@ def test_chart_fits_the_terminal(in_terminal, tmp_path, columns):
     assert max(map(len, chart)) <= columns
 
 
-def test_a_terminal_without_the_signs_gets_letters(tmp_path):
-    """Where the encoding lacks a sign, a plain one of the same width stands for it, and no escape."""
+def test_a_terminal_with_ascii_only(tmp_path):
+    """A character that the encoding lacks is replaced by an ASCII one of the same width, and not escaped."""
     with create_run(tmp_path / "run") as writer:
         for index in range(4):
             write(writer, index=index, reward=float(index % 2))
@@ -68,8 +68,8 @@ def test_a_terminal_without_the_signs_gets_letters(tmp_path):
     assert "\\u" not in shown
 
 
-def test_only_what_changed_in_the_state_is_told_again(rolltrace, make_run):
-    """After the first step the state is told by its changes; --full tells all of it."""
+def test_only_changes_of_the_state_are_shown(rolltrace, make_run):
+    """After the first step only changes of the state are shown; --full shows all of it."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", "go")])
@@ -89,8 +89,8 @@ def test_only_what_changed_in_the_state_is_told_again(rolltrace, make_run):
     assert rolltrace("show", path, "two/0", "--full").stdout.count("secret=bread") == 2
 
 
-def test_calls_stand_with_their_step(rolltrace, make_run):
-    """What an answerer was asked in a step is told there, what a grader was asked after the end at the end."""
+def test_calls_are_shown_with_their_step(rolltrace, make_run):
+    """An answerer's calls are shown in their step, a grader's calls at the end."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", "go")])
@@ -108,7 +108,7 @@ def test_calls_stand_with_their_step(rolltrace, make_run):
     assert "of the grader about style, judge, after the end" in shown
 
 
-def test_grades_are_told_in_words(rolltrace, tmp_path):
+def test_grades_are_shown_in_words(rolltrace, tmp_path):
     """A rubric's criteria and a tournament's matchups are lines for people, and JSON only with --full."""
     for env in ("rubric", "preference"):
         play(env, "scripted:noisy", out=tmp_path / env, groups=1, group_size=2)
@@ -124,8 +124,8 @@ def test_grades_are_told_in_words(rolltrace, tmp_path):
         assert '"name"' in rolltrace("show", tmp_path / env, rollout.id, "--full").stdout or env == "preference"
 
 
-def test_reasoning_is_told_apart_without_colours(rolltrace, make_run):
-    """What was thought has a bar before each line, so that nobody takes it for what was said."""
+def test_reasoning_is_marked_without_colours(rolltrace, make_run):
+    """Each line of reasoning has a bar before it, which tells it from the answer."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", "go")])
@@ -136,7 +136,7 @@ def test_reasoning_is_told_apart_without_colours(rolltrace, make_run):
 
 
 def test_very_long_texts_are_folded(rolltrace, make_run):
-    """Of a text that nobody reads whole the beginning and the end are shown, and all of it with --full."""
+    """Only the beginning and the end of a very long text are shown; --full shows all of it."""
     text = f"begin {'x' * 1_000_000} end"
 
     def fill(rollout_builder):
@@ -153,7 +153,7 @@ def test_very_long_texts_are_folded(rolltrace, make_run):
 
 
 def test_very_many_messages_are_folded(rolltrace, make_run):
-    """Of a conversation of many messages the first and the last are shown, and all of them with --full."""
+    """Only the first and the last of very many messages are shown; --full shows all of them."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", f"message {number}.") for number in range(3_000)])

@@ -10,7 +10,7 @@ HOSTILE = "\x1b[31mred\u202e [bold]markup[/bold]"
 
 
 def test_numbers(rolltrace, make_run, one_plus_one):
-    """Counts, shares of all rollouts, rewards and ledger are told in words."""
+    """Counts, fractions of all rollouts, rewards and ledger are shown in words."""
     path = make_run(one_plus_one, one_plus_one, one_plus_one)
     shown = rolltrace("summary", path)
     assert shown.exit_code == 0
@@ -23,7 +23,7 @@ def test_numbers(rolltrace, make_run, one_plus_one):
 
 
 def test_failures(rolltrace, make_run, one_plus_one):
-    """What failed is told with its layer, its type and its share."""
+    """Failures are shown with layer, type and fraction."""
     failure = Failure(Layer.ENV, "OSError", f"gone {HOSTILE}")
     failed = {"status": Status.ERROR, "stop_reason": HOSTILE, "error": failure, "reward": None}
     shown = rolltrace("summary", make_run(one_plus_one, one_plus_one, outcome=failed, env=HOSTILE)).stdout
@@ -34,8 +34,8 @@ def test_failures(rolltrace, make_run, one_plus_one):
     assert "\u202e" not in shown
 
 
-def test_what_cannot_be_read_leads_to_the_check(rolltrace, make_run, one_plus_one):
-    """Damage is told of, with the command that says more."""
+def test_damage_points_to_check(rolltrace, make_run, one_plus_one):
+    """Unreadable places are counted, with the `check` command for details."""
     path = make_run(one_plus_one)
     (file,) = (path / "rollouts").iterdir()
     file.write_bytes(file.read_bytes() + b"garbage\n")
@@ -53,14 +53,14 @@ def test_json(rolltrace, make_run, one_plus_one):
 
 
 def test_no_run(rolltrace, tmp_path):
-    """A place without a run is wrong usage."""
+    """A path without a run is wrong usage."""
     shown = rolltrace("summary", tmp_path)
     assert shown.exit_code == 2
     assert "Expected a run" in shown.stderr
 
 
 def test_bars_rise_with_the_values():
-    """The lowest value is the lowest bar; what is none is a gap; many values share a bar."""
+    """The lowest value is the lowest bar; None and NaN are gaps; many values share a bar."""
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([1.0, None, 0.0, float("nan")]) == "█ ▁ "
     assert sparkline([2.0, 2.0]) == "▅▅"

@@ -71,7 +71,7 @@ class NeverCloses(Swallows):
 
 @contextlib.contextmanager
 def started(folder, *words, module="rolltrace"):
-    """The command in a process of its own, which is killed if it does not end."""
+    """The command in its own process, which is killed if it does not end."""
     command = [sys.executable, "-m", module, *words]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -82,7 +82,7 @@ def started(folder, *words, module="rolltrace"):
 
 
 def check_record(path, cancelled):
-    """The rollouts in flight are recorded as cancelled, the ledger is closed and complete, the audits are content."""
+    """Asserts that rollouts in flight are recorded as cancelled, the ledger is closed and complete, and audits pass."""
     reader = RunReader(path)
     rollouts = list(reader.rollouts())
     assert not reader.read_errors
@@ -124,7 +124,7 @@ def test_sigterm_records_what_was_in_flight(tmp_path, env):
 
 
 def test_sigterm_ends_a_demo(tmp_path):
-    """The demo ends like a run."""
+    """A demo ends like a run."""
     (tmp_path / "mine.py").write_text(NEVER_ANSWERS)
     with started(tmp_path, "demo", "--policy", "mine:Silent", "--out", "run") as process:
         assert process.stderr.readline() == "asked\n"
@@ -168,7 +168,7 @@ def test_stubborn_envs_do_not_keep_a_process_alive(tmp_path):
     ],
 )
 def test_a_second_signal_does_not_wait_for_envs(tmp_path, first, second, code):
-    """What is in flight is recorded and the process ends, though an env swallows its cancellation."""
+    """Rollouts in flight are recorded and the process ends, although an env swallows its cancellation."""
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     with started(tmp_path, "run", "stubborn:Swallows", "--out", "run") as process:
         for _ in range(4):
@@ -185,7 +185,7 @@ def test_a_second_signal_does_not_wait_for_envs(tmp_path, first, second, code):
 
 @pytest.mark.parametrize(("name", "word", "code"), [("SIGINT", "Interrupted", 1), ("SIGTERM", "Terminated", 143)])
 def test_a_signal_before_the_run_exists(tmp_path, name, word, code):
-    """A command that ends before there is a run says so, and does not offer to complete it."""
+    """A command that ends before there is a run says so, and does not offer to resume it."""
     (tmp_path / "early.py").write_text(EARLY.format(name=name))
     with started(tmp_path, "run", "early:Env", "--out", "run") as process:
         _, told = process.communicate(timeout=60)
@@ -195,7 +195,7 @@ def test_a_signal_before_the_run_exists(tmp_path, name, word, code):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_run_that_ended_during_group_grading_is_interrupted(tmp_path, name):
-    """Every reader tells that the run is interrupted, as `--resume` finds, which plays the group again."""
+    """Every reader says that the run is interrupted, and `--resume` plays the group again."""
     (tmp_path / "graded.py").write_text(GRADED)
     with started(tmp_path, "run", "graded:Graded", *TWO_GRADINGS) as process:
         read_until(process, "the second grading")
@@ -206,7 +206,7 @@ def test_a_run_that_ended_during_group_grading_is_interrupted(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_second_signal_does_not_wait_for_a_group_grader(tmp_path, name):
-    """The run is interrupted, too, if the grader swallows its cancellation."""
+    """The run is interrupted also if the grader swallows its cancellation."""
     (tmp_path / "graded.py").write_text(GRADED)
     with started(tmp_path, "run", "graded:Swallows", *TWO_GRADINGS) as process:
         read_until(process, "the second grading")
@@ -218,7 +218,7 @@ def test_a_second_signal_does_not_wait_for_a_group_grader(tmp_path, name):
 
 
 def test_sigterm_during_group_grading_in_an_event_loop(tmp_path):
-    """The run of `play_async`, which SIGTERM does not cancel but ends, is interrupted as well."""
+    """A run of `play_async`, which SIGTERM ends without cancelling, is interrupted too."""
     (tmp_path / "graded.py").write_text(GRADED)
     with started(tmp_path, module="graded") as process:
         read_until(process, "the second grading")
@@ -229,7 +229,7 @@ def test_sigterm_during_group_grading_in_an_event_loop(tmp_path):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_run_that_ended_before_a_retry_is_interrupted(tmp_path, name):
-    """A game that failed and was to be retried is not finished, for every reader as for `--resume`."""
+    """A failed game whose retry was due is unfinished, for every reader and for `--resume`."""
     (tmp_path / "failing.py").write_text(FAILING)
     words = ["--policy", "scripted:noisy", "--group-size", "1", "--retries", "1", "--out", "run"]
     with started(tmp_path, "run", "failing:Failing", *words) as process:
@@ -289,7 +289,7 @@ class Failing(EnvGroupBuilder):
 
 
 def read_until(process, line):
-    """Read what the process writes to stderr, up to this line."""
+    """Reads standard error of the process, up to this line."""
     for read in process.stderr:
         if read.rstrip("\n") == line:
             return
@@ -297,7 +297,7 @@ def read_until(process, line):
 
 
 def check_interrupted_grading(folder):
-    """Of two groups the second was not graded; a resumed session completes the run."""
+    """Asserts that the second of two groups was not graded, and that a resumed session completes the run."""
     with open_run(folder / "run") as run:
         assert run.sql("select status, count(reward) from rollouts group by all").fetchall() == [("ok", 2)]
     assert states(folder / "run") == "interrupted"
