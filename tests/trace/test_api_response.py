@@ -1,4 +1,4 @@
-"""Whole API responses, unpacked into a message and what they say about the turn."""
+"""Whole API responses, unpacked into a message and the facts about the turn."""
 
 import pytest
 
@@ -81,14 +81,14 @@ def as_openai(response):
     """The same as an object of the `openai` package."""
     openai = pytest.importorskip("openai")
     kind = openai.types.chat.ChatCompletion if "choices" in response else openai.types.responses.Response
-    return kind.construct(**response)  # as the client does with what a server sends
+    return kind.construct(**response)  # as the client does with a server's reply
 
 
 FORMS = pytest.mark.parametrize("form", [as_sent, as_openai])
 
 
 def message_of(unpacked):
-    """The message as it is recorded, of which nothing is noted."""
+    """The message as it is recorded, asserted to have no notes."""
     notes = []
     message = as_message(unpacked.message, "response", notes)
     assert notes == []
@@ -106,7 +106,7 @@ def message_of(unpacked):
     ],
 )
 def test_chat_completion(form, finish_reason, fields, termination):
-    """A chat completion gives its message, its end, its counts and its model."""
+    """A chat completion gives its message, termination, token counts and model."""
     unpacked = unpack_response(form(chat(finish_reason, **fields)))
     message = message_of(unpacked)
     assert message.content == ("4" if fields.get("content", "4") else "")
@@ -119,13 +119,13 @@ def test_chat_completion(form, finish_reason, fields, termination):
 
 @FORMS
 def test_reasoning_of_a_chat_completion(form):
-    """What servers add to the message, such as its reasoning, is kept."""
+    """Fields that servers add to the message, such as its reasoning, are kept."""
     assert message_of(unpack_response(form(chat(reasoning_content="2 and 2")))).reasoning == "2 and 2"
 
 
 @FORMS
 def test_unusual_end(form):
-    """An end that no model gives is a malformed completion, with the reason."""
+    """An unknown finish reason is a malformed completion, with the reason."""
     unpacked = unpack_response(form(chat("content_filter")))
     assert unpacked.termination is Termination.MALFORMED
     assert "content_filter" in unpacked.parse_error
@@ -140,7 +140,7 @@ def test_several_choices_are_refused(form):
 
 @FORMS
 def test_no_choices_are_a_malformed_completion(form):
-    """A response without choices is something that a server did: it is recorded, with what else it says."""
+    """A response without choices is recorded as malformed, with its other fields."""
     unpacked = unpack_response(form(chat(choices=0)))
     assert message_of(unpacked) == Message("assistant", "")
     assert unpacked.termination is Termination.MALFORMED
@@ -150,14 +150,14 @@ def test_no_choices_are_a_malformed_completion(form):
 
 
 def test_one_choice_and_a_text_completion():
-    """One choice of a completion is unpacked too, and so is the completion of a text."""
+    """A single choice, and a text completion, are unpacked too."""
     assert message_of(unpack_response(chat("length")["choices"][0])).content == "4"
     text = {"id": "1", "model": "qwen", "choices": [{"index": 0, "text": " 4", "finish_reason": "stop"}]}
     assert message_of(unpack_response(text)) == Message("assistant", " 4")
 
 
 def test_chunk_of_a_stream_is_refused():
-    """A piece of an answer is not taken for the answer."""
+    """A chunk of a stream is not recorded as the answer."""
     with pytest.raises(InputError, match="stream"):
         unpack_response({"choices": [{"index": 0, "delta": {"content": "4"}, "finish_reason": None}]})
 
@@ -178,7 +178,7 @@ def test_responses_api(form):
 
 @FORMS
 def test_texts_and_other_items_of_the_responses_api(form):
-    """Several texts stay apart, and an item that is not a text is a part of the message."""
+    """Several texts stay apart, and an item that is not text is a part of the message."""
     search = {
         "type": "web_search_call",
         "id": "ws_1",
@@ -229,5 +229,5 @@ def test_ends_of_the_responses_api(form, fields, termination, reason):
     ],
 )
 def test_other_values_are_not_unpacked(value):
-    """A message, or anything else, is left to be read as it is."""
+    """A message, or any other value, is not unpacked."""
     assert unpack_response(value) is None

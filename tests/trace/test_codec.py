@@ -1,4 +1,4 @@
-"""Lines: every fault is detected and named, and encoding undoes decoding."""
+"""Lines: every fault is detected and named, and encoding inverts decoding."""
 
 import json
 import zlib
@@ -30,7 +30,7 @@ SCORE = Score(
 
 
 def changed(line=LINE, **fields):
-    """The line with other fields, under a checksum that fits."""
+    """The line with other fields and a matching checksum."""
     record = json.loads(line)
     del record["crc"]
     return add_checksum(json.dumps({**record, **fields}, separators=(",", ":")).encode())
@@ -46,7 +46,7 @@ def test_every_changed_byte_is_detected(position, difference):
 
 
 def test_every_truncation_is_detected():
-    """A line that lost anything but its line feed is refused; without that it is still whole."""
+    """A line that lost anything but its line feed is refused; without that it is still complete."""
     for length in range(len(LINE) - 1):
         with pytest.raises(RecordError):
             decode_rollout(LINE[:length])
@@ -55,20 +55,20 @@ def test_every_truncation_is_detected():
 
 @given(st.integers(0, len(LINE) - 1), st.binary(min_size=1, max_size=3))
 def test_inserted_bytes_are_detected(position, extra):
-    """A line into which bytes slipped is refused."""
+    """A line with inserted bytes is refused."""
     with pytest.raises(RecordError):
         decode_rollout(LINE[:position] + extra + LINE[position:])
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", b"{}", b"null\n", LINE + LINE, LINE + b"\n", b"\x00" * 100])
-def test_what_is_no_line_is_refused(line):
-    """Empty lines, zeros left by a power loss and two lines at once are no record."""
+def test_invalid_lines_are_refused(line):
+    """Empty lines, zeros left by a power loss and two lines at once are refused."""
     with pytest.raises(RecordError):
         decode_rollout(line)
 
 
 def test_a_wrong_checksum_is_told_from_a_torn_line():
-    """Changed bytes are a `ChecksumError` that says both checksums; a line without its end is not."""
+    """Changed bytes are a `ChecksumError` with both checksums; an incomplete line is not."""
     with pytest.raises(ChecksumError, match=r"Expected checksum [0-9a-f]{8}, the bytes have [0-9a-f]{8}"):
         decode_rollout(LINE.replace(b"arithmetic", b"Arithmetic"))
     with pytest.raises(RecordError, match="ends in its checksum") as caught:
@@ -77,7 +77,7 @@ def test_a_wrong_checksum_is_told_from_a_torn_line():
 
 
 def test_the_checksum_is_crc32_of_the_bytes_before_it():
-    """The checksum is what the format says it is."""
+    """The checksum is the one that the format specifies."""
     body, _, tail = LINE.rpartition(b',"crc":"')
     assert tail == b'%08x"}\n' % zlib.crc32(body)
     assert verify_checksum(LINE) == LINE[:-1]
@@ -104,7 +104,7 @@ def test_the_checksum_is_crc32_of_the_bytes_before_it():
     ],
 )
 def test_errors_point_at_the_fault(fields, path):
-    """The error of a record that does not fit names the place."""
+    """The error of an invalid record names the path."""
     with pytest.raises(RecordError) as caught:
         decode_rollout(changed(**fields))
     assert path in str(caught.value)
@@ -122,7 +122,7 @@ def test_errors_point_at_the_fault(fields, path):
     ],
 )
 def test_errors_point_into_steps(fields, path):
-    """A step that speaks of what the rollout does not hold is refused when it is read, not when it is used."""
+    """A step that refers to something that the rollout lacks is refused when it is read, not when it is used."""
     [step] = json.loads(LINE)["steps"]
     with pytest.raises(RecordError) as caught:
         decode_rollout(changed(steps=[{**step, **fields}]))
@@ -133,7 +133,7 @@ def test_errors_point_into_steps(fields, path):
     "body", [b'{"v":2,"id":"\xff"}', b'{"v":2,"id":"\xed\xa0\x80"}', b'{"v":2,', b"[1]", b'{"v":2,"index":1e999}']
 )
 def test_bytes_that_are_not_json_are_refused(body):
-    """Bad UTF-8 and bad JSON under a checksum that fits are record errors like any other."""
+    """Bad UTF-8 and bad JSON with a matching checksum are record errors like any other."""
     with pytest.raises(RecordError):
         decode_rollout(add_checksum(body))
 
@@ -154,8 +154,8 @@ def test_version_1_is_refused_by_name(decode, line, fields):
         decode(changed(line, **fields))
 
 
-def test_fields_of_a_later_release_are_passed_over():
-    """A line of the same version with fields that this release does not know reads."""
+def test_fields_of_a_later_release_are_ignored():
+    """A line of the same version with unknown fields is read."""
     record = json.loads(LINE)
     step = {**record["steps"][0], "mood": "good"}
     message = {**record["messages"][0], "weight": 3}
@@ -167,7 +167,7 @@ def test_fields_of_a_later_release_are_passed_over():
 @pytest.mark.parametrize("place", ["task_data", "novelty", "messages"])
 @pytest.mark.parametrize("leaf", ["1", '{"$float":"NaN"}'])
 def test_deep_nesting_does_not_crash(depth, place, leaf):
-    """A line nested deeper than any that is written is read or refused; the process goes on."""
+    """A line nested more deeply than any writer's is read or refused, and does not crash the process."""
     nested = '{"a":' + "[" * depth + leaf + "]" * depth + "}"
     body = json.loads(LINE)
     del body["crc"], body["notes"]
@@ -192,15 +192,15 @@ def test_deep_nesting_does_not_crash(depth, place, leaf):
     ],
 )  # fmt: skip
 def test_scores_come_back(score):
-    """A score is the same after it was written and read, and its line too."""
+    """A score and its line are the same after writing and reading."""
     line = encode_score(score)
     strict(line)
     assert decode_score(line) == score
     assert encode_score(decode_score(line)) == line
 
 
-def test_records_made_by_hand_are_encoded_carefully():
-    """A rollout that holds what UTF-8 cannot is encoded all the same."""
+def test_records_made_by_hand_are_encoded_lossily():
+    """A rollout with text that UTF-8 cannot hold is encoded with replacement characters."""
     fields = {name: getattr(decode_rollout(LINE), name) for name in Rollout.__struct_fields__}
     line = encode_rollout(
         Rollout(**{**fields, "messages": (QUESTION, Message("assistant", "\ud800")), "task": "\udc00"})
@@ -208,8 +208,8 @@ def test_records_made_by_hand_are_encoded_carefully():
     assert decode_rollout(line).messages[1].content == "\ufffd"
 
 
-def test_the_line_of_a_draft_is_the_line_of_its_rollout():
-    """A draft writes its fields completely and in the order of the record."""
+def test_the_line_of_a_builder_is_the_line_of_its_rollout():
+    """A builder writes all fields, in the order of the record."""
     assert encode_rollout(decode_rollout(LINE)) == LINE
     record = strict(LINE)
     assert list(record) == [

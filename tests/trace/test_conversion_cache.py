@@ -1,4 +1,4 @@
-"""Freezing a history that somebody else owns: right under every change, and cheap where nothing changed."""
+"""Converting a history that the caller may change: right under every change, and cheap without changes."""
 
 import copy
 
@@ -9,14 +9,14 @@ from rolltrace.trace.message import Message
 
 
 class Unrepresentable:
-    """Cannot even be described."""
+    """An object whose repr raises."""
 
     def __repr__(self):
         raise RuntimeError("detached instance")
 
 
 class NoTruth:
-    """Compares like an array: not to True or False."""
+    """Compares like an array: the result has no truth value."""
 
     def __eq__(self, other):
         return self
@@ -31,7 +31,7 @@ class NoTruth:
     "odd", [Unrepresentable(), NoTruth(), 10**5000, {1: 2}, ("a",), b"x", [[[]]]], ids=lambda odd: type(odd).__name__
 )
 def test_nothing_in_a_message_raises(odd):
-    """Whatever a message holds, before and after an edit, freezing it never raises into the rollout."""
+    """Whatever a message holds, before and after an edit, converting it never raises into the rollout."""
     notes = []
     freezer = ConversionCache(notes)
     history = [{"role": "user", "content": "hi", "number": 1, "meta": odd}]
@@ -44,8 +44,8 @@ def test_nothing_in_a_message_raises(odd):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0), (None, 0), ("1", 1)])
-def test_values_that_are_equal_but_not_the_same_are_told_apart(before, after):
-    """An edit from 1 to True is an edit."""
+def test_equal_values_of_other_types_are_edits(before, after):
+    """An edit from 1 to True is noticed."""
     freezer = ConversionCache([])
     history = [{"role": "user", "content": "hi", "meta": {"flag": before}}]
     first = freezer.convert(history)
@@ -55,7 +55,7 @@ def test_values_that_are_equal_but_not_the_same_are_told_apart(before, after):
 
 
 def test_an_edit_in_place_is_seen():
-    """A message that its owner has changed is converted again, and what was converted before stays."""
+    """A message that its owner has changed is converted again, and the earlier conversion is unchanged."""
     freezer = ConversionCache([])
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     history = [{"role": "user", "content": "old"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -70,8 +70,8 @@ def test_an_edit_in_place_is_seen():
 
 
 @pytest.mark.parametrize("again", [lambda history: history, copy.deepcopy, lambda history: history[1:]])
-def test_what_has_not_changed_is_the_same_message(again):
-    """Messages are converted once: kept objects, copies at the same place and shorter histories give the same ones."""
+def test_unchanged_messages_are_converted_once(again):
+    """Kept objects, copies at the same place and shorter histories give the same converted messages."""
     freezer = ConversionCache([])
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     history = [{"role": "user", "content": str(number), "tool_calls": [call]} for number in range(4)]
@@ -80,8 +80,8 @@ def test_what_has_not_changed_is_the_same_message(again):
     assert all(any(now is then for then in first) for now in second)
 
 
-def test_a_new_object_at_an_old_address_is_looked_at():
-    """That an object has the id of one that is gone says nothing."""
+def test_a_new_object_at_an_old_address_is_converted():
+    """An object with the id of a deleted one is not mistaken for it."""
     freezer = ConversionCache([])
     for number in range(50):
         [message] = freezer.convert([{"role": "user", "content": str(number)}])
@@ -89,6 +89,6 @@ def test_a_new_object_at_an_old_address_is_looked_at():
 
 
 def test_frozen_messages_pass():
-    """Messages that cannot change are taken as they are."""
+    """Immutable messages are used as they are."""
     message = Message("user", "hi")
     assert ConversionCache([]).convert([message])[0] is message

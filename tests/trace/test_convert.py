@@ -1,4 +1,4 @@
-"""Other people's messages into ours and back."""
+"""Converting other libraries' messages to ours and back."""
 
 import base64
 import dataclasses
@@ -28,7 +28,7 @@ def in_base64(data):
 
 
 def message_of(value):
-    """The message of a value that can be read without a remark."""
+    """The message of a value, asserted to have no notes."""
     notes: list[Note] = []
     message = as_message(value, "m", notes)
     assert notes == []
@@ -86,21 +86,21 @@ FAITHFUL = {
 
 @pytest.mark.parametrize("name", FAITHFUL)
 def test_chat_dicts_come_back_as_they_were(name):
-    """A chat dict that is frozen and thawed says exactly what it said."""
+    """A chat dict that is converted and converted back is unchanged."""
     message = message_of(FAITHFUL[name])
     assert to_openai(message) == FAITHFUL[name]
     assert message_of(to_openai(message)) == message
 
 
 def test_content_null_is_empty_text():
-    """A message without content has empty text, and API objects' empty fields say nothing."""
+    """A message without content has empty text, and empty fields of API objects are ignored."""
     message = message_of({"role": "assistant", "content": None, "refusal": None, "tool_calls": None, "audio": None})
     assert message == Message("assistant", "")
 
 
 @pytest.mark.parametrize("content", [[text(""), text("ab")], [image(), text(""), text("ab")], [text(""), text("")]])
 def test_empty_text_before_text_leaves_no_mark(content):
-    """A piece of text without characters is nothing, so freezing is stable."""
+    """Empty pieces of text are dropped, so that conversion is stable."""
     message = message_of(user(*content))
     assert [part.type for part in message.parts if part.type == "text"] == []
     assert message_of(to_openai(message)) == message
@@ -147,8 +147,8 @@ def points(kind, url, **other):
         ({"type": "file", "file": {"file_data": in_base64(b"%PDF-1")}}, carries("file", b"%PDF-1", "application/pdf")),
     ],
 )
-def test_bytes_are_blobs_and_addresses_are_addresses(part, expected):
-    """What a part carries is a blob of its bytes; what it points at stays an address."""
+def test_bytes_are_blobs_and_urls_are_urls(part, expected):
+    """A part with bytes becomes a blob; one with a URL keeps it."""
     [read_back] = message_of(user(part)).parts
     assert read_back == expected
     if expected.blob is not None:
@@ -173,7 +173,7 @@ class Broken(Picture):
 
 
 def test_images_in_memory_are_saved():
-    """An image object is stored as PNG; one that cannot be saved is a noted part without bytes."""
+    """An image object is stored as PNG; one that cannot be saved is a part without bytes, with a note."""
     message = message_of({"role": "user", "content": [{"type": "image", "image": Picture()}]})
     assert message.parts == (Part("image", blob=Blob.of(PNG), media_type="image/png"),)
     notes: list[Note] = []
@@ -213,7 +213,7 @@ def tinker_calls():
 
 
 def test_tinker_cookbook_messages():
-    """Content lists of thoughts, text, images and calls, and pydantic calls beside them, are understood."""
+    """Content lists of thoughts, text, images and calls, with pydantic calls beside them, are converted."""
     call, unparsed = tinker_calls()
     expected = (ToolCall("f", "{ }", "c1"), ToolCall("", "<f", error="cut"))
     listed = message_of({"role": "assistant", "content": [
@@ -231,7 +231,7 @@ def test_tinker_cookbook_messages():
 
 
 def test_arguments_that_were_parsed_are_json_again():
-    """Arguments given as a map are written as JSON, with a user's own `$` keys as they are."""
+    """Arguments given as a map are written as JSON, with a user's own `$` keys unchanged."""
     call = {"id": "1", "function": {"name": "f", "arguments": {"$ref": "é", "n": [1.5]}}}
     message = message_of({"role": "assistant", "content": "", "tool_calls": [call]})
     assert message.tool_calls[0].arguments == '{"$ref":"é","n":[1.5]}'
@@ -288,7 +288,7 @@ class HostileKeys(dict):
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_anything_is_a_message_of_some_kind(value):
-    """Nothing raises; what is no message is noted, and the line that holds it can be read."""
+    """Nothing raises; a value that is no message is noted, and its line can be read."""
     notes: list[Note] = []
     message = as_message(value, "m", notes)
     assert notes
@@ -328,14 +328,14 @@ CHATS = st.fixed_dictionaries(
 
 @given(CHATS)
 def test_a_frozen_message_is_stable(chat):
-    """Freezing what a frozen message thaws to gives the same message: an env that hands it back changed nothing."""
+    """Converting a message to a dict and back gives the same message, so an env that returns it changed nothing."""
     message = as_message(chat, "m", [])
     assert as_message(to_openai(message), "m", []) == message
 
 
 @given(CHATS)
 def test_a_message_comes_back_from_a_line(chat):
-    """A message read from a record equals the one that was recorded, and thaws to the same dict but for its bytes."""
+    """A message read from a record equals the recorded one, and converts to the same dict except for its bytes."""
     message = as_message(chat, "m", [])
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([message])
@@ -369,7 +369,7 @@ FROZEN = st.none() | st.builds(lambda value: FrozenMap.of({"custom": [value]}), 
     tuples(st.tuples(st.sampled_from(["image", "audio", "video", "file", "odd"]), st.integers(0, 12), FROZEN)),
 )  # fmt: skip
 def test_messages_made_by_hand_come_back(message, parts):
-    """`as_message` undoes `to_openai`, for messages that never were dicts too."""
+    """`as_message` inverts `to_openai`, also for messages that never were dicts."""
     made = []
     for kind, at, other in sorted(parts, key=lambda part: part[1]):
         at = min(at, len(message.content))
@@ -395,7 +395,7 @@ def test_messages_made_by_hand_come_back(message, parts):
     )
 )  # fmt: skip
 def test_lone_surrogates_anywhere_in_a_message(message):
-    """A message with text that UTF-8 cannot hold is cleaned and noted when its line is written."""
+    """Text that UTF-8 cannot hold is replaced and noted when its line is written."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([message])
     rollout_builder.mark_prompt_sent()
@@ -415,8 +415,8 @@ def test_lone_surrogates_anywhere_in_a_message(message):
         assert rollout.notes == ()
 
 
-def test_joining_surrogates_moves_what_stands_after_them():
-    """Where a pair becomes one character, a part after it keeps its place in the text."""
+def test_joining_surrogates_moves_later_parts():
+    """If a surrogate pair becomes one character, a part after it keeps its place in the text."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([Message("user", "\ud83d\ude00ab", parts=(Part("image", offset=3, url="u"),))])
     [message] = finished(rollout_builder).messages
@@ -425,7 +425,7 @@ def test_joining_surrogates_moves_what_stands_after_them():
 
 
 def test_sound_messages_are_not_copied():
-    """A message of ours is taken as it is: freezing it again costs nothing."""
+    """A message of ours is used as it is, without a copy."""
     message = Message("user", "hi", tool_calls=(ToolCall("f"),), parts=(Part("image"),))
     assert as_message(message, "m", []) is message
 
@@ -444,7 +444,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs":
     ids=["nested", "flat", "ours", "by hand"],
 )
 def test_tools_keep_their_schema(tool):
-    """A tool's schema comes back exactly, references in it included, also from a line."""
+    """A tool's schema is read back exactly, with its references, also from a line."""
     notes: list[Note] = []
     frozen = as_tool(tool, "t", notes)
     assert (frozen.name, frozen.description, frozen.parameters.to_dict()) == ("f", "d", SCHEMA)
@@ -457,7 +457,7 @@ def test_tools_keep_their_schema(tool):
 
 @pytest.mark.parametrize("tool", [None, 5, Hostile(), HostileDump(), {"function": {"name": 5, "strict": True}}])
 def test_anything_is_a_tool_of_some_kind(tool):
-    """What is no tool is noted and does not raise."""
+    """A value that is no tool is noted and does not raise."""
     notes: list[Note] = []
     assert type(as_tool(tool, "t", notes)) is ToolSpec
     assert notes

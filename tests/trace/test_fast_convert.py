@@ -1,4 +1,4 @@
-"""The quick way to convert a chat dict: where it answers, it says what the thorough way says."""
+"""The fast path for chat dicts: where it applies, it agrees with the general conversion."""
 
 import copy
 
@@ -32,13 +32,13 @@ CHATS = st.lists(st.sampled_from(sorted(FIELDS)), unique=True).flatmap(
 
 
 def thorough(chat, notes):
-    """What the general way makes of a dict."""
+    """The general conversion of a dict."""
     return convert._message(chat, "m", notes)
 
 
 @given(CHATS)
-def test_quick_is_what_thorough_is(chat):
-    """Where the quick way answers, the thorough one gives the same message and has nothing to note."""
+def test_the_fast_path_agrees_with_the_general_one(chat):
+    """If the fast path applies, the general one gives the same message without notes."""
     message = fast_message(chat)
     if message is not None:
         notes = []
@@ -54,7 +54,7 @@ def test_quick_is_what_thorough_is(chat):
 
 @given(CHATS, st.data())
 def test_any_chat_dict_can_be_frozen(chat, data):
-    """No dict of an owner's raises, and each freezing says what it holds then."""
+    """No user's dict raises, and each conversion has the contents at that time."""
     freezer = ConversionCache([])
     history = [chat, {"role": "user", "content": "next"}]
     for _ in range(3):
@@ -63,8 +63,8 @@ def test_any_chat_dict_can_be_frozen(chat, data):
         history[0][data.draw(st.sampled_from(sorted(FIELDS)))] = data.draw(st.one_of(*FIELDS.values()))
 
 
-def test_calls_that_are_none_are_no_calls():
-    """API objects dumped to dicts have `tool_calls: None` more often than not."""
+def test_tool_calls_of_none():
+    """API objects dumped to dicts often have `tool_calls: None`, which means no calls."""
     chat = {"role": "assistant", "content": "ok", "tool_calls": None}
     assert as_message(chat, "", []).tool_calls == ()
     assert ConversionCache([]).convert([chat])[0].content == "ok"

@@ -15,7 +15,7 @@ def test_a_docstring_belongs_to_the_field_above_it():
 
 
 def test_a_docstring_of_several_lines_is_one_line():
-    """Line breaks and indentation are those of the source file, not of the text."""
+    """Line breaks and indentation of the source are removed."""
     doc = field_docs(Tokens)["char_lengths"]
     assert doc.startswith("How many characters")
     assert "\n" not in doc
@@ -30,7 +30,7 @@ def test_inherited_fields_have_their_docstrings():
 
 
 def test_a_docstring_redefined_in_a_subclass_wins():
-    """The class that is nearest to the record says what its field means."""
+    """The docstring in the most derived class counts."""
 
     class Base:
         value: int
@@ -44,7 +44,7 @@ def test_a_docstring_redefined_in_a_subclass_wins():
 
 
 def test_members_of_enums_have_docstrings_too():
-    """The words of the format are explained in the same way as its fields."""
+    """The members of the format's enums are documented like fields."""
     assert field_docs(EnvFailure)["CANCELLED"] == "The rollout was cancelled while the env was at work."
 
 

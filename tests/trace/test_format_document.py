@@ -1,4 +1,4 @@
-"""`docs/format.md` says what the code does."""
+"""`docs/format.md` agrees with the code."""
 
 import importlib
 import re
@@ -44,12 +44,12 @@ def sections():
 
 @pytest.mark.parametrize(("name", "page"), [("format.md", "format_page"), ("tables.md", "tables_page")])
 def test_tables_are_those_of_the_records(name, page):
-    """The tables list every field with its type and meaning, as the records have them: run `make docs`."""
+    """The tables list every field with its type and meaning, as in the records: run `make docs`."""
     assert getattr(record_tables, page)() == (DOCS / name).read_text()
 
 
 def test_bounds_are_those_of_the_code():
-    """The page states each bound that readers keep to."""
+    """The page states each bound that readers enforce."""
     stated = {row[0]: int(re.search(r"[0-9,]+", row[1])[0].replace(",", "")) for row in sections()["Bounds"][1:]}
     assert list(stated.values()) == [
         limits.MAX_LINE_BYTES, limits.MAX_NESTING, limits.MAX_FRAME_BYTES, limits.MAX_FRAMES, limits.MAX_RATIO,
@@ -58,7 +58,7 @@ def test_bounds_are_those_of_the_code():
 
 
 def test_every_record_has_a_table():
-    """No record is without the table that its heading announces."""
+    """Every heading of a record has its table."""
     assert {title for title, rows in sections().items() if rows[0] == ["field", "type", "meaning"]} == set(RECORDS)
 
 
@@ -83,7 +83,7 @@ def test_no_record_is_left_out():
 
 
 def test_words_are_those_of_the_code():
-    """The words for status, stop reason and so on are all there."""
+    """The page has every value of status, stop reason and so on."""
     rows = {row[0]: re.findall("`([^`]+)`", row[1]) for row in sections()["Words"][1:]}
     assert rows == {name: list(words) for name, words in WORDS.items()}
     assert all(isinstance(words, EnumMeta) for words in WORDS.values())
@@ -96,7 +96,7 @@ def test_columns_are_those_of_a_rollout():
 
 
 def test_constants_are_those_of_the_code():
-    """Numbers and names in the text are the ones in force."""
+    """Numbers and names in the text are those of the code."""
     assert f"version {FORMAT_VERSION}" in DOCUMENT.splitlines()[0]
     assert f"deeper than {freeform.MAX_DEPTH}, more than {freeform.MAX_VALUES:,} values" in DOCUMENT
     assert f"{freeform.MAX_TEXT:,} characters" in DOCUMENT
@@ -107,7 +107,7 @@ def test_constants_are_those_of_the_code():
 
 
 def test_left_out_fields_have_the_defaults_that_are_said():
-    """Only the records that are named leave out fields, and only those of the stated defaults."""
+    """Only the named records omit fields, and only with the stated defaults."""
     for title, record in RECORDS.items():
         omits = title in ("A message", "A part", "A tool call", "A tool", "Sampling", "A quote")
         assert record.__struct_config__.omit_defaults == omits, title
@@ -121,7 +121,7 @@ def test_left_out_fields_have_the_defaults_that_are_said():
 
 @pytest.fixture(scope="module")
 def shown():
-    """What the document's Python defines."""
+    """The names that the document's Python code defines."""
     defined = {}
     plain = DOCUMENT.partition("## Columns")[0]  # the rest is run by tests/store/test_outside_readers.py
     blocks = re.findall(r"```python\n(.*?)```", plain, re.DOTALL)
@@ -132,7 +132,7 @@ def shown():
 
 
 def test_the_shown_python_checks_a_line(shown):
-    """The reader of a few lines accepts what is written and refuses any change."""
+    """The short reader of the document accepts written lines and refuses any change."""
     for path in GOLDEN.glob("*.jsonl"):
         for line in path.read_bytes().splitlines(keepends=True):
             assert shown["read_line"](line)["v"] == 2
@@ -173,7 +173,7 @@ def test_times_are_written_as_said(microseconds, written):
 
 
 def test_lines_have_no_white_space_between_tokens():
-    """The bytes are as few as the document says."""
+    """Lines have no white space between tokens."""
     line = one_step(reward_data={"a": 1.0}).encode(outcome()).data
     assert b'"reward_data":{"a":1.0},' in line
     assert not re.search(rb"[,:{\[]\s", line)

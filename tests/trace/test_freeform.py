@@ -187,7 +187,7 @@ HOSTILE["released"] = view
 @example({"$$float": {"$bytes": b""}})
 @example([{"$": math.nan}, {"a": {"$unrepresentable": -0.0}}])
 def test_json_like_values_come_back(value):
-    """Maps, lists, text, numbers, bytes and a user's own `$` keys come back as they were, at any depth."""
+    """Maps, lists, text, numbers, bytes and a user's own `$` keys are read back unchanged, at any depth."""
     notes: list[Note] = []
     plain = to_json_value(value, "", notes)
     back = from_json_value(msgspec.json.decode(msgspec.json.encode(plain)))
@@ -200,7 +200,7 @@ def test_json_like_values_come_back(value):
 @example({"$bytes": "aGk="})
 @example({"KEY": "0"})
 def test_free_form_places_come_back(values):
-    """A user's map comes back from every free-form place of a line, but for secrets in `env_args`."""
+    """A user's map is read back from every free-form field of a line, except for secrets in `env_args`."""
     rollout_builder = one_step(dict.fromkeys(HEADER_PLACES, values), **dict.fromkeys(STEP_PLACES, values))
     rollout_builder.grade = Grade(0.0, {}, values)
     rollout = finished(rollout_builder)
@@ -218,7 +218,7 @@ def test_free_form_places_come_back(values):
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("place", [*STEP_PLACES, *HEADER_PLACES])
 def test_hostile_values_become_placeholders_with_a_note(place, name):
-    """What cannot be represented is marked and noted where it stood; what is beside it is kept."""
+    """Values that cannot be represented become placeholders with a note; the values beside them are kept."""
     values = {"bad": HOSTILE[name], "good": 1}
     rollout_builder = one_step({place: values}) if place in HEADER_PLACES else one_step(**{place: values})
     rollout = finished(rollout_builder)
@@ -232,7 +232,7 @@ def test_hostile_values_become_placeholders_with_a_note(place, name):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_values_in_the_place_of_a_map_or_a_number(name):
-    """A free-form place that is no map, and a number's place, take anything without raising."""
+    """A free-form field that is no map, and a numeric field, accept any value without raising."""
     value = HOSTILE[name]
     rollout_builder = one_step(
         {"env_args": value, "task_data": value},
@@ -244,7 +244,7 @@ def test_hostile_values_in_the_place_of_a_map_or_a_number(name):
 
 
 def test_python_values_have_a_json_form():
-    """Values of common types are kept as what they mean."""
+    """Values of common Python types are kept as the nearest JSON value."""
     values = {
         "tuple": (1, 2), "enum": Color.RED, "int enum": Level.HIGH, "str enum": Word.YES,
         "point": Point(1.5, Point(math.nan)), "pair": Pair(1, Color.RED), "set": {3, 1, 2},
@@ -265,7 +265,7 @@ def test_python_values_have_a_json_form():
 
 
 def test_keys_that_are_not_text():
-    """Keys become text; where two become the same text a note says which was kept."""
+    """Keys become text; if two become equal, a note says which was kept."""
     notes: list[Note] = []
     plain = to_json_mapping({1: "a", "1": "b", None: 0, 1.5: 0, Color.RED: 0, (1, 2): 0}, "here", notes)
     assert plain == {"1": "b", "None": 0, "1.5": 0, "red": 0, "tuple: (1, 2)": 0}
@@ -288,7 +288,7 @@ def test_pydantic_models_are_maps():
 
 
 def test_numpy_arrays_are_lists_unless_huge():
-    """An array is its items; one that would fill the disk is a placeholder."""
+    """An array becomes a list; one that would fill the disk becomes a placeholder."""
     np = pytest.importorskip("numpy")
     huge = np.broadcast_to(np.float64(0), (10**6, 10**6))
     rollout = finished(one_step(env_state={"a": np.array([[1.5, np.nan]]), "s": np.array("x"), "huge": huge}))
@@ -300,7 +300,7 @@ def test_numpy_arrays_are_lists_unless_huge():
 
 
 def test_nesting_is_cut_at_the_stated_depth():
-    """Containers up to the limit come back; the one below it is a placeholder."""
+    """Containers up to the limit are read back; a deeper one becomes a placeholder."""
     notes: list[Note] = []
     kept = deep(freeform.MAX_DEPTH - 1)
     assert from_json_value(to_json_value(kept, "", notes)) == kept
@@ -311,7 +311,7 @@ def test_nesting_is_cut_at_the_stated_depth():
 
 
 def test_sharing_is_not_a_cycle():
-    """The same list twice is kept twice; only a list inside itself is not."""
+    """The same list twice is kept twice; only a list inside itself is a cycle."""
     shared = [1]
     notes: list[Note] = []
     assert to_json_value([shared, shared], "", notes) == [[1], [1]]
@@ -327,7 +327,7 @@ def small_limits(monkeypatch):
 @pytest.mark.parametrize("value", [laughs(30), laughs(9, 100), Endless(), EndlessList([1]), DumpsItself()])
 @pytest.mark.usefixtures("small_limits")
 def test_structures_that_unfold_without_end_are_cut(value):
-    """A small structure that unfolds to a large one costs what the limit allows, in values, bytes and notes."""
+    """The cost of a small structure that expands to a large one is bounded, in values, bytes and notes."""
     line = one_step(env_state={"laughs": value}).encode(outcome())
     rollout = read(line)
     assert len(line.data) < 200_000
@@ -347,14 +347,14 @@ def test_text_that_repeats_without_end_is_cut(value):
 
 
 def test_many_placeholders_leave_few_notes():
-    """A thousand values that cannot be kept do not fill the record with notes."""
+    """A thousand values that cannot be kept leave a bounded number of notes."""
     rollout = finished(one_step(env_state={"all": [object() for _ in range(1000)]}))
     assert len(rollout.notes) == freeform.MAX_NOTES + 1
     assert rollout.notes[-1].message.startswith(f"{1000 - freeform.MAX_NOTES} more")
 
 
 def test_generators_are_not_consumed():
-    """Recording does not eat what the environment still needs."""
+    """Recording does not consume a generator that the environment still needs."""
     generator = iter([1, 2, 3])
     finished(one_step(env_state={"g": generator}))
     assert list(generator) == [1, 2, 3]
@@ -375,7 +375,7 @@ def test_any_text_can_be_written(text):
 
 
 def test_surrogates():
-    """A pair of surrogates is the character it stands for; a lone one is a replacement character."""
+    """A surrogate pair becomes its character; a lone surrogate becomes U+FFFD."""
     notes: list[Note] = []
     assert clean_text("a\ud83d\ude00b\ud800c", "p", notes) == "a😀b\ufffdc"
     assert notes == [Note("p", "surrogates joined to pairs or replaced by U+FFFD: U+D800, U+D83D, U+DE00")]
@@ -384,18 +384,18 @@ def test_surrogates():
 @pytest.mark.parametrize(
     "marker", [{"$float": "1.5"}, {"$float": ["NaN"]}, {"$bytes": "é"}, {"$bytes": 5}, {"$bytes": "a"}, {"$other": {}}]
 )
-def test_markers_that_mean_nothing_stand_for_themselves(marker):
-    """A marker that no version of ours writes is left as it is; reading it does not fail."""
+def test_unknown_markers_are_kept(marker):
+    """A marker that no writer produces is read as it is, without an error."""
     assert from_json_value([marker]) == [marker]
 
 
 def test_a_free_form_place_is_always_a_map():
-    """A line whose map looks like a number's marker still reads as a map."""
+    """A map that looks like a number's marker is still read as a map."""
     assert from_json_mapping({"$float": "NaN"}) == {"$float": "NaN"}
 
 
 def test_descriptions_are_the_same_in_every_process():
-    """What a placeholder says has no memory address in it, and is short whatever the value is."""
+    """A placeholder's text has no memory address, and is short whatever the value is."""
     assert "0x" not in describe(object())
     assert len(describe("x" * 10**6)) < 300
     assert len(describe(laughs(60))) < 300
@@ -403,14 +403,14 @@ def test_descriptions_are_the_same_in_every_process():
 
 
 def test_lines_are_strict_json():
-    """The whole line is JSON as the standard defines it: no NaN, no Infinity, no line feed inside."""
+    """The whole line is strict JSON: no NaN, no Infinity, no line feed inside."""
     line = strict(one_step(env_state={"n": math.nan, "t": "a\nb\u2028"}).encode(outcome()).data)
     assert line["steps"][0]["env_state"] == {"n": {"$float": "NaN"}, "t": "a\nb\u2028"}
 
 
 @given(st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT | st.floats() | st.integers(), max_size=3) | TEXT, max_size=4))
-def test_maps_of_maps_are_copied_as_a_walk_copies_them(values):
-    """The quick way for small maps of flat maps gives what the walk gives, and shares no map with the original."""
+def test_the_fast_path_for_maps_of_maps_agrees(values):
+    """The fast path for small maps of flat maps agrees with the general one, and shares no map with the original."""
     walked, copied = to_json_value(values, "", []), to_json_mapping(values, "", [])
     assert copied == (walked if copied.keys() != {"value"} or walked.keys() == {"value"} else {"value": walked})
     assert all(value is not values.get(key) for key, value in copied.items() if isinstance(value, dict))

@@ -1,4 +1,4 @@
-"""Lines of format version 2 that every release reads, and writes again byte for byte."""
+"""Lines of format version 2 that every release reads, and encodes to the same bytes."""
 
 import math
 from datetime import UTC, datetime
@@ -36,19 +36,19 @@ def scores():
 
 @pytest.mark.parametrize("name", ROLLOUTS)
 def test_golden_rollouts_are_written_again_byte_for_byte(name):
-    """A line that was read and is encoded again has the same bytes."""
+    """A line that is decoded and encoded again has the same bytes."""
     line = (FOLDER / f"{name}.jsonl").read_bytes()
     strict(line)
     assert encode_rollout(decode_rollout(line)) == line
 
 
 def test_golden_scores_are_written_again_byte_for_byte():
-    """A score that was read and is encoded again has the same bytes."""
+    """A score that is decoded and encoded again has the same bytes."""
     assert b"".join(map(encode_score, scores())) == (FOLDER / "scores.jsonl").read_bytes()
 
 
 def test_every_golden_file_is_read():
-    """No file lies there unread."""
+    """No golden file is left out."""
     assert {path.stem for path in FOLDER.iterdir()} == {*ROLLOUTS, "scores"}
 
 
@@ -106,7 +106,7 @@ def test_tools():
 
 
 def test_quotes():
-    """Text that calls quote is put back: a message, the words of an earlier call, and a whole conversation."""
+    """Quoted text is restored: a message, the text of an earlier call, and a whole conversation."""
     line = rollout("quotes")
     rules = "Judge the answer by one criterion. End with one line `Score: X`, where X is from 0 to 1."
     answer = line.messages[1].content
@@ -118,7 +118,7 @@ def test_quotes():
 
 
 def test_tokens():
-    """The second prompt is stored without the prefix that it shares with the turn before, and read with it."""
+    """The second prompt is stored without the prefix shared with the turn before, and read with it."""
     line = rollout("tokens")
     assert [step.tokens.shared_prefix for step in line.steps] == [0, 4]
     assert [step.tokens.char_lengths for step in line.steps] == [(3, 0), (3,)]
@@ -126,7 +126,7 @@ def test_tokens():
 
 
 def test_ended_before_first_turn():
-    """An env that was over before the policy's first turn gave a reward, and there are no steps."""
+    """An env that ended before the first turn gave a reward, and there are no steps."""
     line = rollout("ended_before_first_turn")
     assert (line.steps, line.reward) == ((), -1.0)
     assert line.ended_before_first_turn == EndedBeforeFirstTurn(
@@ -135,7 +135,7 @@ def test_ended_before_first_turn():
 
 
 def test_edited():
-    """An edited response is inline; an old message that changed is one more range."""
+    """An edited response is inline; an old message that changed adds one range."""
     line = rollout("edited")
     first, second = line.steps
     assert first.response == Message("assistant", "<think>seven</think>Done.")
@@ -151,7 +151,7 @@ def test_edited():
 
 
 def test_non_finite():
-    """Numbers that JSON does not have, bytes and a user's `$` keys are themselves again."""
+    """Numbers that JSON lacks, bytes and a user's `$` keys are read back."""
     line = rollout("non_finite")
     [step] = line.steps
     assert same(
@@ -175,7 +175,7 @@ def test_non_finite():
 
 
 def test_image():
-    """Parts keep their places, bytes are named, addresses are addresses."""
+    """Parts keep their places, bytes are named by digest, URLs are kept."""
     [message, _] = rollout("image").messages
     assert message.content == "Compare with "
     assert message.parts == (
@@ -200,7 +200,7 @@ def test_image():
 
 
 def test_failed():
-    """A failure has its layer, the steps until then, and the question that got no answer."""
+    """A failure has its layer, the earlier steps, and the unanswered prompt."""
     line = rollout("failed")
     assert (line.status, line.stop_reason, line.reward, line.reward_so_far, line.attempt) == (
         "error",
@@ -225,7 +225,7 @@ def test_unfinished():
 
 
 def test_seat():
-    """A player of a game knows which play and which seat it was."""
+    """A player of a game knows its episode and seat."""
     line = rollout("seat")
     assert (line.group, line.index, line.episode, line.seat, line.reward) == ("opening", 5, 2, 1, None)
     assert line.messages[0].name == "board"

@@ -1,4 +1,4 @@
-"""Numbers come back equal, and as Python numbers."""
+"""Numbers are read back equal, and as Python numbers."""
 
 import enum
 import math
@@ -43,14 +43,14 @@ class Weird:
 @pytest.mark.parametrize("value", EXACT, ids=repr)
 @pytest.mark.parametrize("place", ["reward_data", "metrics"])
 def test_numbers_of_a_step_come_back(place, value):
-    """A number in a flat map comes back equal and of its own type."""
+    """A number in a flat map is read back equal and of its own type."""
     [step] = finished(one_step(**{place: {"n": value}})).steps
     assert same(getattr(step, place), {"n": value})
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), NUMBERS))
 def test_any_numbers_come_back(values):
-    """Whatever numbers a flat map holds, under whatever names, all come back."""
+    """All numbers of a flat map are read back, whatever their names."""
     rollout_builder = one_step(reward_data=values, metrics=values)
     rollout_builder.metrics.update(values)
     rollout = finished(rollout_builder)
@@ -78,7 +78,7 @@ def test_rewards_come_back(value):
 
 @pytest.mark.parametrize("value", FLOATS, ids=repr)
 def test_score_values_come_back(value):
-    """The value of a score is the same float again, and so are numbers in its data."""
+    """The value of a score is the same float again, and so are the numbers in its data."""
     score = Score(id="s", run="r", name="n", value=value, data={"x": [value]}, created_at=utc_now())
     line = encode_score(score)
     strict(line)
@@ -87,20 +87,20 @@ def test_score_values_come_back(value):
 
 @given(st.lists(st.floats()))
 def test_log_probabilities_come_back(values):
-    """Log-probabilities come back as floats, −inf among them."""
+    """Log-probabilities are read back as floats, −inf included."""
     tokens = Tokens((1,), tuple(range(len(values))), tuple(values))
     assert same(finished(one_step(tokens=tokens)).steps[0].tokens, tokens)
 
 
 @pytest.mark.parametrize("value", FLOATS, ids=repr)
 def test_sampling_comes_back(value):
-    """Settings that are not finite are not taken for settings that were left out."""
+    """Settings that are not finite are told from missing settings."""
     [sampling] = finished(one_step(sampling=Sampling(temperature=value))).sampling
     assert same(sampling.temperature, value)
 
 
 def test_numpy_scalars_come_back_as_python_numbers():
-    """Numpy's scalars are numbers wherever a number may stand."""
+    """Scalars of numpy are accepted wherever a number is."""
     np = pytest.importorskip("numpy")
     values = {
         "f32": np.float32(0.1), "f64": np.float64(0.1), "i64": np.int64(2**62), "bool": np.bool_(True),
@@ -153,7 +153,7 @@ def test_numpy_scalars_come_back_as_python_numbers():
     ],
 )
 def test_other_numbers_are_numbers(value, number):
-    """Numbers of other types become the Python number nearest to them, without asking them much."""
+    """Numbers of other types become the nearest Python number, with few calls of their methods."""
     assert same(as_number(value), number)
     assert same(finished(one_step(reward_data={"n": value})).steps[0].reward_data, {"n": number})
 
@@ -163,14 +163,14 @@ def test_other_numbers_are_numbers(value, number):
     ["0.5", "NaN", b"1", None, 1j, [1.0], {"a": 1}, Decimal("1e400"), Decimal("sNaN"), 10**5000, object()],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_number_is_not_taken_for_one(value):
-    """Text, containers and what no float can hold are no numbers; nothing raises."""
+def test_other_values_are_not_numbers(value):
+    """Text, containers and values that no float can hold are not numbers; nothing raises."""
     assert as_number(value) is None
     assert as_float(value) is None
 
 
 def test_asking_a_hostile_object_does_not_raise():
-    """Even an object that raises when asked for its class is no number."""
+    """An object that raises when asked for its class is not a number."""
     assert as_number(Weird()) is None
 
 
@@ -181,8 +181,8 @@ def test_an_integer_too_large_for_a_float_is_a_number_but_no_float():
 
 
 @pytest.mark.parametrize("place", ["reward_data", "metrics"])
-def test_text_in_the_place_of_a_number_is_moved_to_extra_and_noted(place):
-    """A value that is not a number keeps its place free: it is found in `extra`, and a note says so."""
+def test_a_non_numeric_value_is_moved_to_extra_and_noted(place):
+    """A value that is not a number is left out of the map and moved to `extra`, with a note."""
     rollout = finished(one_step(**{place: {"good": 1, "bad": "0.50"}}, extra={"mine": "x"}))
     [step] = rollout.steps
     assert getattr(step, place) == {"good": 1}
@@ -193,28 +193,28 @@ def test_text_in_the_place_of_a_number_is_moved_to_extra_and_noted(place):
 
 
 def test_moved_values_never_overwrite_those_of_the_user():
-    """Where `extra` has an entry of that very name, both are kept."""
+    """If `extra` already has an entry of that name, both are kept."""
     [step] = finished(one_step(reward_data={"a": "moved"}, extra={"reward_data.a": "mine"})).steps
     assert step.extra == {"reward_data.a": "mine", "non_numeric": {"reward_data.a": "moved"}}
 
 
 def test_moving_keeps_the_users_dollar_keys():
-    """A single `$` key in `extra` stays what it was, although another entry is put beside it."""
+    """A `$` key in `extra` is unchanged when another entry is added."""
     [step] = finished(one_step(reward_data={"a": "moved"}, extra={"$x": 1})).steps
     assert step.extra == {"$x": 1, "reward_data.a": "moved"}
 
 
 @pytest.mark.parametrize("reward", ["1.0", None, [1.0], 10**400])
-def test_a_reward_that_is_no_number_is_nan_and_kept_in_extra(reward):
-    """A reward is never guessed from text; the record says what came instead."""
+def test_a_reward_that_is_not_a_number_is_nan_and_kept_in_extra(reward):
+    """A reward is never parsed from text; the record says what was given."""
     rollout = finished(one_step(reward=reward))
     assert math.isnan(rollout.steps[0].reward)
     assert rollout.steps[0].extra == {"reward": reward}
     assert rollout.notes[0].path == "steps[0].reward"
 
 
-def test_strays_of_grade_score_and_rollout_are_kept_or_noted():
-    """Where there is no `extra`, a value that is no number is put into the data, or described in a note."""
+def test_non_numeric_values_of_grade_score_and_rollout_are_kept_or_noted():
+    """Without `extra`, a value that is not a number is put into the data, or described in a note."""
     rollout_builder = one_step()
     rollout_builder.grade = Grade("high", {"a": 1, "b": "x"})
     rollout_builder.metrics["c"] = "fast"
@@ -229,8 +229,8 @@ def test_strays_of_grade_score_and_rollout_are_kept_or_noted():
 
 
 @given(NUMBERS)
-def test_a_number_is_written_as_text_only_in_the_three_spellings(value):
-    """No number is ever written as a display string."""
+def test_a_number_is_written_as_text_only_if_not_finite(value):
+    """Only NaN and the infinities are written as text."""
     line = strict(one_step(reward_data={"n": value}, env_state={"n": value}).encode(outcome()).data)
     written = line["steps"][0]["reward_data"]["n"]
     if isinstance(written, str):
@@ -241,6 +241,6 @@ def test_a_number_is_written_as_text_only_in_the_three_spellings(value):
 
 
 @given(NUMBERS)
-def test_spelling_and_restoring_are_inverse(value):
-    """What is spelt out is the same number again."""
+def test_encoding_a_number_is_invertible(value):
+    """`parse_number` inverts `json_number`."""
     assert same(parse_number(json_number(value)), value)

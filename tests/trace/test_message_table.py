@@ -1,4 +1,4 @@
-"""Prompts as ranges: always exactly what was shown, and no more ranges than it takes."""
+"""Prompts as ranges: always exactly what was shown, with as few ranges as possible."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ FEW = st.sampled_from([Message(role, text) for role in ("user", "assistant") for
 
 
 class AgainstAPlainList(RuleBasedStateMachine):
-    """Plays steps on a draft and the same on plain lists."""
+    """Plays steps on a rollout builder and on plain lists."""
 
     def __init__(self):
         super().__init__()
@@ -120,7 +120,7 @@ def talk(turns, change, *, window=None):
 
 
 def test_a_growing_conversation_is_one_range():
-    """A conversation that only grows is one range, whether it is extended or shown whole each turn."""
+    """A conversation that only grows is one range, whether it is extended or given whole each turn."""
     rollout = talk(20, lambda history, turn: history)
     assert [step.prompt for step in rollout.steps] == [((0, 2 + 2 * turn),) for turn in range(20)]
     assert [step.response for step in rollout.steps] == [2 + 2 * turn for turn in range(20)]
@@ -128,7 +128,7 @@ def test_a_growing_conversation_is_one_range():
 
 
 def test_two_equal_messages_at_two_places_are_two_entries():
-    """An occurrence is what is stored, not a text."""
+    """Messages are stored by occurrence, not by text."""
     rollout_builder = RolloutBuilder(header())
     same = Message("user", "again")
     rollout_builder.extend([same, same])
@@ -139,21 +139,21 @@ def test_two_equal_messages_at_two_places_are_two_entries():
 
 
 def test_a_rewritten_system_prompt_costs_one_range_more():
-    """A first message that changes every turn leaves the rest in one piece."""
+    """A first message that changes every turn leaves the rest in one range."""
     rollout = talk(60, lambda history, turn: [Message("system", f"turn {turn}"), *history[1:]])
     assert max(len(step.prompt) for step in rollout.steps) == 2
     assert len(rollout.messages) == 2 + 2 * 60 + 60
 
 
 def test_a_sliding_window_is_two_ranges():
-    """A window over the history is the head and the tail, and nothing is stored twice."""
+    """A window over the history is two ranges, and nothing is stored twice."""
     rollout = talk(60, lambda history, turn: history, window=6)
     assert max(len(step.prompt) for step in rollout.steps) == 2
     assert len(rollout.messages) == 2 + 2 * 60
 
 
 def test_editing_one_old_message_a_turn_costs_two_ranges_an_edit():
-    """Each edited message is one new entry, and splits one range at most."""
+    """Each edited message is one new entry, and splits at most one range."""
 
     def edit(history, turn):
         history[1 + turn] = Message("user", f"edited in turn {turn}")
@@ -166,7 +166,7 @@ def test_editing_one_old_message_a_turn_costs_two_ranges_an_edit():
 
 
 def test_editing_the_same_message_each_turn_costs_three_ranges():
-    """A message that is edited again and again splits the conversation once, not once per edit."""
+    """A message that is edited repeatedly splits the conversation once, not once per edit."""
 
     def edit(history, turn):
         history[1] = Message("user", f"question, asked {turn} times")
@@ -175,8 +175,8 @@ def test_editing_the_same_message_each_turn_costs_three_ranges():
     assert max(len(step.prompt) for step in talk(40, edit).steps) == 3
 
 
-def test_an_edit_that_repeats_another_message_moves_nothing():
-    """A message edited to what others say too does not draw their places to it."""
+def test_an_edit_that_repeats_another_message_splits_nothing():
+    """A message edited to the text of others does not change their alignment."""
     say = [
         Message("user", "continue"),
         Message("assistant", "one"),
@@ -191,13 +191,13 @@ def test_an_edit_that_repeats_another_message_moves_nothing():
 
 
 def test_of_two_ways_to_align_the_first_message_decides():
-    """Where either of two messages could have stayed, the earlier one did: a growing history is then in one piece."""
+    """If either of two messages could have stayed, the earlier one did, so that a growing history is one range."""
     go, reply = Message("user", "go on"), Message("assistant", "yes")
     assert align([go, reply], [Message("user", "2 turns left"), reply, go]) == [None, 1, None]
 
 
-def test_a_response_is_an_index_where_the_next_prompt_holds_it():
-    """The policy's own message is stored once if the conversation keeps it, wherever it is put."""
+def test_a_response_is_an_index_if_the_next_prompt_holds_it():
+    """A response is stored once if the conversation keeps it, wherever it is put."""
     response = Message("assistant", "yes")
     system, question = Message("system", "s"), Message("user", "q")
     for following in (
@@ -220,7 +220,7 @@ def test_a_response_is_an_index_where_the_next_prompt_holds_it():
 
 
 def test_a_response_that_was_edited_or_left_out_is_inline():
-    """What the policy said is in the step where the conversation does not hold it."""
+    """A response is inline in its step if the conversation does not hold it."""
     response = Message("assistant", "<think>secret</think>yes")
     for following in ([Message("user", "q"), Message("assistant", "yes")], [Message("user", "q")], []):
         rollout_builder = RolloutBuilder(header())
@@ -233,7 +233,7 @@ def test_a_response_that_was_edited_or_left_out_is_inline():
 
 
 def test_a_response_equal_to_an_older_message_is_not_taken_for_it():
-    """An answer that repeats an earlier one, and is then left out, is inline: the index would point at another."""
+    """An answer that repeats an earlier one, and is then left out, is inline: an index would point at another."""
     yes = Message("assistant", "yes")
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([yes])
@@ -246,7 +246,7 @@ def test_a_response_equal_to_an_older_message_is_not_taken_for_it():
 
 
 def test_the_last_response_is_part_of_the_final_conversation():
-    """Where nothing follows, `final` holds the response."""
+    """After the last step, `final` holds the response."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([Message("user", "q")])
     rollout_builder.mark_prompt_sent()
@@ -257,7 +257,7 @@ def test_the_last_response_is_part_of_the_final_conversation():
 
 @given(st.integers(1, 3), st.booleans())
 def test_growth_is_linear(repeated, whole):
-    """Five hundred turns of equal messages are one range each, and the line's size is linear in the turns."""
+    """With five hundred turns of equal messages each prompt is one range, and the line's size is linear in turns."""
     sizes = {}
     for turns in (125, 250, 500):
         rollout_builder = RolloutBuilder(header())
@@ -277,7 +277,7 @@ def test_growth_is_linear(repeated, whole):
             rollout = rollout_builder.build(outcome())
             assert all(len(step.prompt) == 1 for step in rollout.steps)
             assert len(rollout.messages) == repeated + 2 * turns
-    # The steps' numbers grow by a digit or two; nothing else may.
+    # Only the digits of the steps' numbers may grow.
     assert (sizes[500] - sizes[250]) / 250 <= 1.05 * (sizes[250] - sizes[125]) / 125
 
 

@@ -17,7 +17,7 @@ SECRET = "ann@example.org"
 
 
 def test_a_message_by_hand():
-    """Every text of a message is redacted; the role, the number of parts and what does not match stay."""
+    """Every text of a message is redacted; the role, the number of parts and other text stay."""
     message = Message(
         "user", f"To {SECRET} now", name=SECRET, reasoning=f"it is {SECRET}", other=FrozenMap.of({"a": [SECRET]}),
         parts=(Part("thinking", offset=3, text=SECRET), Part("image", url=SECRET)),
@@ -32,7 +32,7 @@ def test_a_message_by_hand():
 
 
 def test_tool_arguments_stay_json():
-    """A greedy pattern takes neither the quotes nor the braces along, and arguments without a match stay as written."""
+    """A greedy pattern removes neither quotes nor braces, and arguments without a match stay as written."""
     assert HIDE(Message("a", "", tool_calls=(call('{"to":"ann@example.org"}'),))).tool_calls[0] == call(
         '{"to": "[redacted]"}'
     )
@@ -55,7 +55,7 @@ def call(arguments):
     ids=["escaped", "repeated_key", "incomplete", "key", "deep"],
 )
 def test_json_cannot_hide_a_match(arguments):
-    """An escaped character, a repeated key, JSON that was cut off: the text is gone all the same."""
+    """An escaped character, a repeated key or truncated JSON does not prevent redaction."""
     [redacted] = HIDE(Message("assistant", "", tool_calls=(call(arguments),))).tool_calls
     assert "example" not in redacted.arguments
     assert "redacted" in redacted.arguments
@@ -85,7 +85,7 @@ def test_bytes_in_place_of_text_are_redacted(tmp_path, kind):
 
 
 def test_a_map_by_hand():
-    """Texts at any depth, keys and bytes included; numbers stay, and keys that become equal are numbered."""
+    """Texts at any depth are redacted, with keys and bytes; numbers stay, and keys that become equal are numbered."""
     given = {"a": [SECRET, {"b": SECRET}, 1.5, True, None], "c": SECRET.encode(), SECRET: 1, "bob@example.org": 2}
     assert HIDE(given) == {
         "a": ["[redacted]", {"b": "[redacted]"}, 1.5, True, None], "c": b"[redacted]", "[redacted]": 1,
@@ -94,7 +94,7 @@ def test_a_map_by_hand():
 
 
 def test_several_patterns_and_a_replacement():
-    """Patterns may be compiled, with flags; the replacement is taken literally."""
+    """Patterns may be compiled, with flags; the replacement is literal."""
     hide = redact_pattern(r"sk-\w+", re.compile("ann", re.IGNORECASE), replacement=r"\1")
     assert hide({"a": "Ann has sk-12"}) == {"a": r"\1 has \1"}
     assert pickle.loads(pickle.dumps(hide))({"a": "ANN"}) == {"a": r"\1"}
@@ -108,7 +108,7 @@ JSON = st.recursive(
 
 @given(JSON, st.lists(st.text(max_size=5), max_size=3))
 def test_nothing_matches_afterwards(value, around):
-    """Whatever the value, no text of it matches any more, and arguments that were JSON still are."""
+    """Whatever the value, no text of it matches afterwards, and arguments that were JSON still are."""
     planted = {"value": value, "around": [f"{text} KEY-123{text}" for text in around]}
     hide = redact_pattern(r"KEY-\d+")
     assert "KEY-" not in repr(hide(planted))
@@ -118,6 +118,6 @@ def test_nothing_matches_afterwards(value, around):
 
 @pytest.mark.parametrize("patterns", [(), (b"x",), ("(",), (5,), (re.compile(b"x"),)])
 def test_patterns_that_make_no_sense(patterns):
-    """They are refused when the function is made, not when a rollout is recorded."""
+    """Invalid patterns are refused when the function is made, not when a rollout is recorded."""
     with pytest.raises(InputError, match=r"pattern|regular expression"):
         redact_pattern(*patterns)

@@ -1,4 +1,4 @@
-"""Calls quote text that the record holds already, and readers get exactly what was sent."""
+"""Calls quote text that the record already holds, and readers get exactly what was sent."""
 
 import sys
 
@@ -24,7 +24,7 @@ QUESTION = "What is there to say about sentences? Please say it at length, and l
 
 
 def drafted(*calls, conversation=(), dropped=None):
-    """A draft of a conversation with calls; `dropped` is a response that the conversation does not hold."""
+    """A builder of a conversation with calls; `dropped` is a response that the conversation does not hold."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend(conversation or [Message("user", QUESTION), Message("assistant", ANSWER)])
     rollout_builder.mark_prompt_sent()
@@ -41,13 +41,13 @@ def asked(*texts, role="grader", reply=None):
 
 
 def stored(rollout_builder):
-    """The calls of a draft's line as they are stored."""
+    """The calls of a builder's line as they are stored."""
     return strict(rollout_builder.encode(outcome()).data)["calls"]
 
 
 @given(st.data(), quoting.CONVERSATIONS, st.booleans())
 def test_a_reader_gets_the_text_that_was_sent(data, conversation, drops):
-    """Whatever a call quotes, and however, it is read as it would be without quotes; encoding it again is the same."""
+    """Whatever a call quotes, it is read as it was sent; encoding it again gives the same line."""
     dropped = data.draw(quoting.messages()) if drops else None
     calls = data.draw(quoting.calls([*conversation, dropped] if drops else conversation))
     rollout_builder = drafted(*calls, conversation=conversation, dropped=dropped)
@@ -65,7 +65,7 @@ def read_calls(line):
 
 @given(st.data(), st.lists(quoting.CONVERSATIONS, min_size=1, max_size=3))
 def test_a_score_quotes_the_rollouts_of_its_group(data, conversations):
-    """The calls of a group's grader are read as they were sent, where the rollouts are there to be read."""
+    """The calls of a group's grader are read as they were sent, if the rollouts can be read."""
     members = {
         str(number): finished(drafted(conversation=conversation)) for number, conversation in enumerate(conversations)
     }
@@ -98,7 +98,7 @@ def group_score(calls):
     ],
 )
 def test_a_prompt_of_any_shape_does_not_repeat_an_answer(template):
-    """A user's grader need do nothing for it: what it quotes is found in its prompt."""
+    """An answer in a user's own prompt is found and quoted, without any call by the grader."""
     sent = template.format(*[ANSWER] * 2, question=QUESTION)
     rollout_builder = drafted(asked(sent), asked(f"{sent} Again."), asked("Rules.", sent))
     assert len(str(stored(rollout_builder))) < 2_500
@@ -106,7 +106,7 @@ def test_a_prompt_of_any_shape_does_not_repeat_an_answer(template):
 
 
 def test_parts_of_an_answer_are_quoted_too():
-    """So are its last characters, an answer without its spaces, reasoning, tool calls and a dropped response."""
+    """The end of an answer, a stripped answer, reasoning, tool calls and a dropped response are quoted too."""
     said = Message("assistant", f"  {ANSWER}\n", reasoning=ANSWER[::-1], tool_calls=(ToolCall("f", f"[{ANSWER!r}]"),))
     other = Message("assistant", ANSWER.swapcase())
     rollout_builder = drafted(
@@ -120,7 +120,7 @@ def test_parts_of_an_answer_are_quoted_too():
 
 
 def test_whole_messages_and_repeated_words_are_quoted():
-    """A prompt that is the conversation itself is one quote; so are words that each call begins or ends with."""
+    """A prompt that is the conversation itself is one quote; so is text that each call begins or ends with."""
     conversation = [Message("user", "Hi."), Message("assistant", ANSWER, tool_calls=(ToolCall("f", ANSWER),))]
     rules = Message("system", "Judge what follows. " * 10)
     rollout_builder = drafted(
@@ -135,7 +135,7 @@ def test_whole_messages_and_repeated_words_are_quoted():
 
 
 def test_a_line_can_be_read_by_a_person():
-    """What stays of a prompt are its own words, with the place of the quote between them."""
+    """The rest of a prompt stays readable, with the place of the quote in it."""
     rollout_builder = drafted(asked(f"<answer>\n{ANSWER}\n</answer>\nIs it good?"))
     [call] = stored(rollout_builder)
     assert call["prompt"] == [{"role": "user", "content": "<answer>\n\n</answer>\nIs it good?"}]
@@ -143,14 +143,14 @@ def test_a_line_can_be_read_by_a_person():
 
 
 def test_calls_that_quote_nothing_are_stored_as_they_are():
-    """Short text is not worth a reference, and a call without quotes does not mention them."""
+    """Short text is not quoted, and a call without quotes has no such field."""
     rollout_builder = drafted(asked("Is it good?", "Yes."), conversation=[Message("user", "Is it good?")])
     assert "quotes" not in stored(rollout_builder)[0]
 
 
 @pytest.mark.parametrize("unit", ["a", ".", ". ", "ab. ", "\n", " ", "word ", "Say it again, please: yes. ", "é."])
 def test_hostile_text_costs_no_more_than_its_length(unit):
-    """Four times the text takes at most five times the work, however it repeats itself."""
+    """Four times the text takes at most five times the work, however repetitive it is."""
 
     def work(size):
         text = (unit * size)[:size]
@@ -163,7 +163,7 @@ def test_hostile_text_costs_no_more_than_its_length(unit):
 
 
 def test_long_conversations_cost_no_more_than_their_length():
-    """Four times the messages, quoted all in one prompt, take at most five times the work."""
+    """Four times the messages, all quoted in one prompt, take at most five times the work."""
 
     def work(count):
         conversation = [Message("user", f"{number} {QUESTION} {number}.") for number in range(count)]
@@ -176,7 +176,7 @@ def test_long_conversations_cost_no_more_than_their_length():
 
 
 def count_events(action):
-    """How many functions are called meanwhile: a measure of work that is the same each time."""
+    """How many functions are called in the block: a deterministic measure of work."""
     count = 0
 
     def note(frame, event, argument):
@@ -191,7 +191,7 @@ def count_events(action):
     return count
 
 
-# What cannot be put back
+# Quotes that cannot be restored
 
 TEXT_QUOTE = Quote(prompt_index=0, offset=2, rollout="other", message_index=0)
 
@@ -216,8 +216,8 @@ TEXT_QUOTE = Quote(prompt_index=0, offset=2, rollout="other", message_index=0)
         (replace(TEXT_QUOTE, rollout=None, call_index=-1), "no call -1"),
     ],
 )
-def test_a_quote_that_cannot_be_put_back_says_why(quote, why):
-    """A placeholder stands where the text was, and the rest of the call is there."""
+def test_a_quote_that_cannot_be_restored_says_why(quote, why):
+    """A placeholder replaces the missing text, and the rest of the call is kept."""
     sources = {
         "here": TextSource("here", [Message("user", "Hello")], {}),
         "numbers": TextSource("numbers", [Message("user", "hashed:100:0123456789abcdef")], {}),
@@ -231,7 +231,7 @@ def test_a_quote_that_cannot_be_put_back_says_why(quote, why):
 
 
 def test_a_score_that_is_read_alone_has_placeholders():
-    """A line by itself never raises, and never shows a text with a silent hole."""
+    """A line by itself never raises, and never shows a text with a silent gap."""
     member = TextSource("member", [Message("assistant", ANSWER)], {})
     line = encode_score(group_score([asked(f"Grade:\n{ANSWER}")]), [member])
     assert ANSWER.encode() not in line
@@ -240,7 +240,7 @@ def test_a_score_that_is_read_alone_has_placeholders():
 
 
 def test_quotes_of_quotes_are_bounded(monkeypatch):
-    """A forged line cannot make a reader put together more text than a bound."""
+    """A forged line cannot make a reader assemble more text than a bound."""
     monkeypatch.setattr(quote_module, "MAX_RESTORED_CHARS", 10_000)
     twice = [Quote(prompt_index=0, offset=0, call_index=0, message_index=0)] * 2
     bomb = [asked("x" * 100), *(replace(asked(""), quotes=_of(twice, number)) for number in range(60))]
@@ -269,7 +269,7 @@ FORGED = st.builds(
     ]
 )
 def test_forged_quotes_never_raise(quotes):
-    """A line with quotes that nobody wrote is read, with something in their place."""
+    """A line with forged quotes is read, with placeholders if necessary."""
     rollout_builder = drafted(asked("ab", reply=Message("assistant", "cd")))
     fields = strict(rollout_builder.encode(outcome()).data)
     fields["calls"][0]["quotes"] = msgspec.to_builtins(quotes)

@@ -1,4 +1,4 @@
-"""A draft freezes each fact when it is told, and its line holds all of them."""
+"""A rollout builder freezes each value when it is given, and its line holds all of them."""
 
 import copy
 import math
@@ -110,8 +110,8 @@ def play(rollout_builder, moves):
 
 
 @given(HEADERS, st.lists(MOVES, max_size=8), OUTCOMES)
-def test_any_draft_gives_a_line_that_decodes_and_encodes_to_itself(header_fields, moves, outcome_fields):
-    """Whatever is told to a draft, its line is strict JSON, reads back, and is written again byte for byte."""
+def test_any_builder_gives_a_line_that_decodes_and_encodes_to_itself(header_fields, moves, outcome_fields):
+    """Whatever a builder is given, its line is strict JSON that decodes and encodes to the same bytes."""
     rollout_builder = RolloutBuilder(header(**header_fields))
     play(rollout_builder, moves)
     line = rollout_builder.encode(outcome(**outcome_fields))
@@ -120,8 +120,8 @@ def test_any_draft_gives_a_line_that_decodes_and_encodes_to_itself(header_fields
     assert rollout_builder.encode(outcome(**outcome_fields)).data == line.data
 
 
-def test_nothing_that_is_changed_later_changes_the_line():
-    """After a step, its dicts and lists are the caller's again: the line has what they were."""
+def test_later_changes_do_not_change_the_line():
+    """After a step, the caller may change its dicts and lists: the line has their earlier contents."""
 
     def given():
         return {
@@ -166,7 +166,7 @@ def test_nothing_that_is_changed_later_changes_the_line():
 
 
 def wreck(value):
-    """Change every dict and list in a value, inside out."""
+    """Changes every dict and list in a value, inside out."""
     if isinstance(value, dict):
         for item in value.values():
             wreck(item)
@@ -177,15 +177,15 @@ def wreck(value):
         value.append("wrecked")
 
 
-def test_what_a_rollout_is_handed_out_as_cannot_change_the_record():
-    """Each rollout of a draft is decoded afresh."""
+def test_changes_of_a_built_rollout_do_not_change_the_record():
+    """Each rollout that a builder returns is decoded again from the line."""
     rollout_builder = one_step(env_state={"a": [1]})
     rollout_builder.build(outcome()).steps[0].env_state["a"].append(2)
     assert finished(rollout_builder).steps[0].env_state == {"a": [1]}
 
 
 def test_bytes_are_handed_over_once_per_content():
-    """Whoever writes the line gets each blob once, from prompts, inline responses and other calls alike."""
+    """A line's blobs have each content once, from prompts, inline responses and other calls alike."""
     picture = Part("image", blob=Blob.of(b"picture"), media_type="image/png")
     nameless = Part("image", blob=Blob(Blob.of(b"picture").name), media_type="image/png")
     sound = Part("audio", blob=Blob.of(b"sound"), media_type="audio/wav")
@@ -212,7 +212,7 @@ def test_blobs_are_named_by_their_content_and_nothing_else():
 
 
 def test_tables_hold_distinct_sets_once():
-    """Steps that were offered the same tools and sampled alike share one entry of the tables."""
+    """Steps with equal tools or sampling share one entry of the tables."""
     rollout_builder = RolloutBuilder(header())
     add, sub = ({"name": name, "parameters": {"type": "object"}} for name in ("add", "sub"))
     for tools, temperature in (([add], 1), ([add, sub], 1.0), ([add], 0.5), ([], 0.5)):
@@ -225,7 +225,7 @@ def test_tables_hold_distinct_sets_once():
 
 
 def test_a_pending_prompt_says_what_was_sent_and_came_back():
-    """Where a question got no step, the record has it and what came back raw."""
+    """A prompt without a step is recorded, with the raw reply."""
     rollout_builder = one_step()
     rollout_builder.extend([QUESTION])
     rollout_builder.mark_prompt_sent()
@@ -239,8 +239,8 @@ def test_a_pending_prompt_says_what_was_sent_and_came_back():
     assert finished(one_step()).pending_prompt is None
 
 
-def test_what_came_back_is_pending_only_until_its_step():
-    """Once a step resulted, neither its prompt nor its raw answer is pending."""
+def test_a_raw_reply_is_pending_only_until_its_step():
+    """After a step, neither its prompt nor its raw reply is pending."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([QUESTION])
     rollout_builder.mark_prompt_sent()
@@ -251,7 +251,7 @@ def test_what_came_back_is_pending_only_until_its_step():
 
 
 def test_a_limit_replaces_the_last_reward_only():
-    """What the env gave stays in `env_reward`."""
+    """The env's reward stays in `env_reward`."""
     rollout_builder = one_step(reward=0.7, env_reward=0.7)
     rollout_builder.replace_last_reward(-0.1)
     [step] = finished(rollout_builder).steps
@@ -259,7 +259,7 @@ def test_a_limit_replaces_the_last_reward_only():
 
 
 def test_fields_of_the_wrong_type_are_mended_and_noted():
-    """Whatever a loop that is not ours puts into typed fields, its line reads back and says what was mended."""
+    """Whatever a foreign loop puts into typed fields, its line is read back and notes say what was changed."""
     rollout_builder = one_step(
         {"task": 17, "index": "first", "tags": "math", "policy_version": 1.5},
         termination="finished", raw=["x"], usage={"prompt_tokens": 3}, tokens=5, seconds="long", policy_version=True,
@@ -275,7 +275,7 @@ def test_fields_of_the_wrong_type_are_mended_and_noted():
 
 
 def test_times_are_in_utc():
-    """Times of other zones are the same moment."""
+    """Times of other zones are converted to UTC."""
     there = timezone(timedelta(hours=2))
     rollout = finished(
         RolloutBuilder(header(started_at=STARTED.astimezone(there))), ended_at=datetime(2026, 1, 2, 5, tzinfo=UTC)
@@ -289,7 +289,7 @@ def test_times_are_in_utc():
 
 
 def test_a_time_without_a_zone_is_local(monkeypatch):
-    """As everywhere in Python, `datetime.now()` is the clock on the wall."""
+    """As everywhere in Python, a naive `datetime` is local time."""
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -301,13 +301,13 @@ def test_a_time_without_a_zone_is_local(monkeypatch):
 
 
 def test_a_time_at_the_edge_of_all_time_does_not_raise():
-    """The first day that there is has no moment in UTC; it stays the first day."""
+    """The earliest date has no equivalent in UTC; it is kept and does not raise."""
     edge = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
     assert finished(RolloutBuilder(header(started_at=edge))).started_at == datetime(1, 1, 1, tzinfo=UTC)
 
 
-def test_a_stop_reason_of_none_is_no_reason_to_lose_the_rollout():
-    """The line can be read back."""
+def test_a_stop_reason_of_none_is_empty():
+    """A stop reason of None is recorded as empty text, and the line can be read."""
     assert finished(RolloutBuilder(header()), stop_reason=None).stop_reason == ""
 
 
@@ -319,7 +319,7 @@ def test_ids_are_unique_and_sort_by_time():
     assert all(len(identity) == 32 and int(identity, 16) for identity in ids)
 
 
-def test_a_step_that_belongs_to_no_rollout_says_so():
+def test_a_step_without_a_rollout_says_so():
     """The view of a step needs the rollout's messages."""
     rollout = finished(one_step())
     assert rollout.steps[0].trace.prompt == (QUESTION,)
@@ -331,7 +331,7 @@ def test_a_step_that_belongs_to_no_rollout_says_so():
 
 @given(st.lists(MESSAGES, max_size=4))
 def test_frozen_messages_are_what_they_were(messages):
-    """Messages handed over as chat dicts or as messages are the same in the record."""
+    """Messages given as chat dicts or as messages are the same in the record."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([as_message(message, "m", []) for message in messages])
     assert same([m.role for m in finished(rollout_builder).messages], [m.role for m in messages])
@@ -341,7 +341,7 @@ def test_frozen_messages_are_what_they_were(messages):
 
 
 def test_a_rollout_made_from_another_leaves_that_one_alone():
-    """Steps are views of their own rollout's messages, also where a copy with other messages shares their fields."""
+    """Steps are views of their own rollout's messages, also if a copy with other messages shares their fields."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([Message("user", "secret")])
     rollout_builder.mark_prompt_sent()
@@ -357,7 +357,7 @@ def test_a_rollout_made_from_another_leaves_that_one_alone():
 @example(1.0, math.inf, 1.0, UTC)
 @example(1.0, 1.0, -math.inf, UTC)
 def test_the_end_of_a_rollout_comes_back(reward, so_far, unclamped, zone):
-    """Rewards of every kind, and a time read anywhere, are there again as numbers and in UTC."""
+    """Rewards of every kind, and times in any zone, are read back as numbers and in UTC."""
     end = {"ended_at": ENDED.astimezone(zone), "reward": reward, "reward_so_far": so_far, "unclamped_reward": unclamped}
     rollout = finished(one_step(), **end, stop_reason="tired")
     assert (rollout.ended_at, rollout.ended_at.utcoffset(), rollout.stop_reason) == (ENDED, timedelta(0), "tired")

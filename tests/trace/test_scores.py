@@ -1,4 +1,4 @@
-"""What a rollout knows of its late scores, and what of them is written."""
+"""A rollout's late scores, and which of them are written."""
 
 import copy
 import json
@@ -37,14 +37,14 @@ def line(reward=1.0):
     ],
 )
 def test_the_latest_score_named_reward_is_the_reward(scores, reward):
-    """`reward` is the last score of that name, null included, else the line's; `line_reward` stays the line's."""
+    """`reward` is the last score of that name, also if null, else the line's; `line_reward` is always the line's."""
     rollout = line().with_scores(scores)
     assert (rollout.reward, rollout.line_reward) == (reward, 1.0)
     assert rollout.scores == tuple(scores)
 
 
 def test_a_group_grade_is_read_from_the_score_that_gives_the_reward():
-    """`group_grade` has the grade, its numbers and its extra; a plain score, a null one and the line have none."""
+    """`group_grade` has the grade, its data and its extra; a plain score, a null one and the line have none."""
     graded = line(None).with_scores([late("reward", 1.5, data=GRADED)])
     assert graded.group_grade == Grade(0.5, {"wins": 2}, {"met": ["a", "b"]})
     assert line().group_grade is None
@@ -54,7 +54,7 @@ def test_a_group_grade_is_read_from_the_score_that_gives_the_reward():
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_a_copy_keeps_its_scores(copied):
-    """A rollout that is copied, or sent to another process, has the same reward."""
+    """A rollout that is copied or pickled has the same reward."""
     rollout = line(None).with_scores([late("reward", 1.5, data=GRADED)])
     again = copied(rollout)
     assert (again, again.reward, again.scores) == (rollout, 1.5, rollout.scores)
@@ -62,14 +62,14 @@ def test_a_copy_keeps_its_scores(copied):
 
 
 def test_late_scores_are_never_written_onto_the_line():
-    """A rollout that is written again is the line that it was read from, whatever its scores say."""
+    """A rollout that is encoded again is the line that it was read from, whatever its scores are."""
     data = one_step().encode(outcome(reward=None)).data
     read = decode_rollout(data).with_scores([late("reward", 1.5, data=GRADED)])
     assert json.loads(encode_rollout(read)) == json.loads(data)
 
 
 def test_json_for_readers_has_the_reward_and_what_it_is_made_of():
-    """JSON for readers has the reward as it stands, `line_reward`, `group_grade` and `scores`, and no checksum."""
+    """JSON for readers has the current reward, `line_reward`, `group_grade` and `scores`, and no checksum."""
     rollout = line(None).with_scores([late("reward", math.nan, data=GRADED), late("advantage", 0.5)])
     sent = json.loads(encode_with_scores(rollout))
     assert (sent["reward"], sent["line_reward"]) == ("NaN", None)

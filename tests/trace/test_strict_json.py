@@ -43,7 +43,7 @@ def decode_strictly(data):
 
 @given(VALUES, st.booleans())
 def test_every_value_is_strict_json(value, for_browser):
-    """A strict reader can read whatever is encoded, and the structure is kept."""
+    """A strict parser reads whatever is encoded, and the structure is kept."""
     decoded = decode_strictly(encode_json({"value": value}, for_browser=for_browser))["value"]
     if isinstance(value, list | dict):
         assert len(decoded) == len({str(key) for key in value} if isinstance(value, dict) else value)
@@ -71,7 +71,7 @@ def test_every_value_is_strict_json(value, for_browser):
     ],
 )
 def test_each_type(value, expected):
-    """Types that JSON lacks become text, as in records and as SQL writes them."""
+    """Types that JSON lacks become text, as in records and in SQL."""
     assert decode_strictly(encode_json(value)) == expected
 
 

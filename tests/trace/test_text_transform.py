@@ -1,4 +1,4 @@
-"""The same rollout with other text: what stays, what stands for what went, and who decides."""
+"""The same rollout with hashed or redacted text: what stays, and what replaces the rest."""
 
 import math
 from inspect import signature
@@ -25,14 +25,14 @@ from rolltrace.trace.text_transform import HashText, RedactText, hash_text, tran
 
 
 @given(TEXT)
-def test_withheld_text_is_length_and_hash(text):
-    """What stands for a text says how long it was and tells it from others; empty text stays empty."""
+def test_hashed_text_is_length_and_hash(text):
+    """A hashed text has its length and tells it from others; empty text stays empty."""
     assert hash_text(text) == (f"hashed:{len(text)}:{xxhash.xxh3_64(text.encode()).hexdigest()}" if text else "")
 
 
 @given(HOSTILE_TEXT, HOSTILE_TEXT)
 def test_equal_texts_stay_equal(one, other):
-    """Texts that UTF-8 can hold are equal afterwards just where they were; no text raises."""
+    """Hashes are equal exactly if the texts are; no text raises."""
     stand_ins = hash_text(one), hash_text(other)
     if one == other:
         assert stand_ins[0] == stand_ins[1]
@@ -41,14 +41,14 @@ def test_equal_texts_stay_equal(one, other):
 
 
 def leaves(value):
-    """What a nested value holds, in order."""
+    """The leaves of a nested value, in order."""
     if isinstance(value, dict):
         return [leaf for item in value.values() for leaf in leaves(item)]
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
 
 
 def shape(value):
-    """A nested value with its texts and bytes left out: keys, numbers and how many of each there are."""
+    """A nested value without its texts and bytes: keys, numbers and lengths."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -57,8 +57,8 @@ def shape(value):
 
 
 @given(st.dictionaries(TEXT, json_like(), max_size=4))
-def test_withheld_map_keeps_keys_and_numbers(values):
-    """In a free-form map keys, numbers and its shape stay; every text and all bytes go."""
+def test_hashed_map_keeps_keys_and_numbers(values):
+    """In a free-form map, keys, numbers and structure stay; every text and all bytes are hashed."""
     kept = HashText().mapping(values)
     assert shape(kept) == shape(values)
     texts = [leaf for leaf in leaves(kept) if isinstance(leaf, str)]
@@ -66,8 +66,8 @@ def test_withheld_map_keeps_keys_and_numbers(values):
     assert not [leaf for leaf in leaves(kept) if isinstance(leaf, bytes)]
 
 
-def test_withheld_message_keeps_who_and_what_for():
-    """Role, names, ids, kinds and counts stay; what was said, thought, shown and asked for goes."""
+def test_hashed_message_keeps_its_structure():
+    """Role, names, ids, kinds and counts stay; content, reasoning, parts and arguments are hashed."""
     said = Message(
         "assistant", "hello", parts=(Part("image", offset=3, url="http://x", media_type="image/png"),),
         tool_calls=(ToolCall("add", '{"a": 1}', id="c1", error="cut"),), tool_call_id="c0", name="bob", reasoning="hm",
@@ -91,14 +91,14 @@ def test_withheld_message_keeps_who_and_what_for():
         ("", "", ("", "")),
     ],
 )
-def test_kinds_of_parts_stay_where_they_are_known_words(kind, media_type, kept):
-    """A kind that nobody knows may be any text, so it goes; those of the format stay."""
+def test_known_kinds_of_parts_stay(kind, media_type, kept):
+    """An unknown kind may be any text, so it is hashed; those of the format stay."""
     [part] = HashText().message(Message("user", "", parts=(Part(kind, media_type=media_type),))).parts
     assert (part.type, part.media_type) == kept
 
 
 def test_placeholder_stays_a_placeholder():
-    """What stood for a value that could not be kept still does, without the words that described it."""
+    """A placeholder stays one, with its description hashed."""
     rollout = finished(one_step(env_state={"lock": object(), "nan": math.nan}))
     kept = decode_rollout(encode_rollout(transform_record(rollout, HashText()))).steps[0].env_state
     assert isinstance(kept["lock"], Placeholder)
@@ -106,8 +106,8 @@ def test_placeholder_stays_a_placeholder():
     assert math.isnan(kept["nan"])
 
 
-def test_withholding_can_be_read_back():
-    """A rewritten rollout is a rollout: it can be written and read, and its steps find their messages."""
+def test_a_hashed_rollout_can_be_read_back():
+    """A hashed rollout can be encoded and decoded, and its steps find their messages."""
     rollout = transform_record(finished(one_step(extra={"why": "because"})), HashText())
     assert decode_rollout(encode_rollout(rollout)) == rollout
     assert rollout.steps[0].trace.prompt == (Message("user", hash_text("2 + 2?")),)
@@ -115,13 +115,13 @@ def test_withholding_can_be_read_back():
 
 
 def test_identity_changes_nothing():
-    """A function that returns what it is shown leaves the rollout as it is, but for its tokens."""
+    """A function that returns its argument leaves the rollout unchanged, except for its tokens."""
     rollout = finished(one_step(extra={"why": "because"}, raw="4!", parse_error="odd", logs={"a": [1]}))
     assert transform_record(rollout, RedactText(lambda value: value)) == rollout
 
 
-def test_text_alone_is_shown_as_a_map():
-    """A text that stands alone is shown under its name; where it is taken out, nothing is left of it."""
+def test_a_text_field_is_shown_as_a_map():
+    """A text field is passed to the function as a map under its name; if the entry is removed, the field is empty."""
     shown = []
 
     def redact(value):
@@ -146,15 +146,15 @@ def test_text_alone_is_shown_as_a_map():
     ],
 )
 def test_wrong_answers_are_refused(redact):
-    """A function that returns what is neither message nor map is told, so that the text can be withheld instead."""
+    """A function that returns neither message nor map is an error, so that the text can be hashed instead."""
     with pytest.raises(TypeError, match="Expected redact to"):
         transform_record(finished(one_step(raw="4!")), RedactText(redact))
 
 
 @pytest.mark.parametrize("redact", [lambda value: f"{value} secret", lambda value: ["secret"], lambda value: b"secret"])
 @pytest.mark.parametrize("place", ["message", "mapping", "text"])
-def test_what_a_wrong_answer_says_is_not_told(redact, place):
-    """The error names the type of what came, and not a word of it: it goes to a log."""
+def test_the_error_does_not_contain_the_wrong_answer(redact, place):
+    """The error names only the type of the returned value, because it is logged."""
     redaction = RedactText(lambda value: {"raw": [redact(value)]} if place == "text" else redact(value))
     given = {"message": (Message("user", "secret"),), "mapping": ({"a": "secret"},), "text": ("raw", "secret")}[place]
     with pytest.raises(TypeError, match="a value of type") as raised:
@@ -186,7 +186,7 @@ STAYS = {
 
 
 def specimen(kind, path, fill):
-    """A value of a type, with a text of its own, made by `fill`, in each place where text can be."""
+    """A value of a type, with a unique text from `fill` in each place that can hold text."""
     if isinstance(kind, inspect.Metadata):
         return specimen(kind.type, path, fill)
     if isinstance(kind, inspect.StructType):
@@ -214,7 +214,7 @@ def specimen(kind, path, fill):
 
 
 def filled(record):
-    """A record with a text in each place where it can hold one; and the texts, by place."""
+    """A record with a text in each place that can hold one, and the texts by place."""
     texts = {}
 
     def fill(path):
@@ -224,15 +224,15 @@ def filled(record):
 
 
 def surviving(record, texts):
-    """The places whose text is still somewhere in a record."""
+    """The places whose text is still in a record."""
     shown = repr(record)
     blobs = {f"<{path}>": Blob.of(f"<{path}>".encode()).name for path in texts}
     return {path for path, text in texts.items() if text in shown or f"Blob('{blobs[text]}'" in shown}
 
 
 @pytest.mark.parametrize("record", STAYS)
-def test_every_field_that_holds_text_is_withheld_or_stays_on_purpose(record):
-    """A field that is added to any record must be rewritten, or put on the list of those that stay."""
+def test_every_text_field_is_hashed_or_stays_on_purpose(record):
+    """A field that is added to any record must be hashed, or be listed as staying."""
     whole, texts = filled(record)
     assert surviving(whole, texts) == texts.keys()
     assert surviving(transform_record(whole, HashText()), texts) == STAYS[record]
@@ -264,20 +264,20 @@ def recorded(rollout, transform):
     return decode_rollout(builder.encode(outcome).data)
 
 
-def test_no_text_is_recorded_that_is_to_be_hashed():
-    """What a builder writes under `numbers` has no text but that of the fields which stay on purpose."""
+def test_no_text_that_must_be_hashed_is_recorded():
+    """Under `numbers`, a builder writes no text but that of the fields which stay on purpose."""
     whole, texts = filled(Rollout)
     written = surviving(recorded(whole, None), texts)
     stays = STAYS[Rollout] | {"calls[].quotes[].rollout"}
     assert len(written) > len(stays)
     assert surviving(recorded(whole, HashText()), texts) <= stays & texts.keys()
     hidden = {path for path in texts if path not in stays and "quotes" not in path}
-    assert hidden - written == {"env_args"}  # whose key looks like that of a secret
+    assert hidden - written == {"env_args"}  # its key looks like that of a secret
 
 
 @pytest.mark.parametrize("record", STAYS)
-def test_every_field_that_holds_text_is_shown_to_the_function(record):
-    """What a user's function takes away is gone: it is asked about every text but those that stay on purpose."""
+def test_every_text_field_is_passed_to_the_function(record):
+    """A user's function gets every text but those that stay on purpose, and what it removes is gone."""
 
     def redact(value):
         return Message("user", "") if isinstance(value, Message) else {}
@@ -288,7 +288,7 @@ def test_every_field_that_holds_text_is_shown_to_the_function(record):
 
 @pytest.mark.parametrize("record", STAYS)
 def test_a_pattern_is_redacted_in_every_field_that_holds_text(record):
-    """Of what `redact_pattern` matches nothing is left, but in the fields that say which rollout it is."""
+    """Nothing that `redact_pattern` matches is left, except in the fields that identify the rollout."""
     whole, texts = filled(record)
     left = surviving(transform_record(whole, RedactText(redact_pattern(r"<[^>]*>"))), texts)
     names = {f"{place}.{field}" for place in MESSAGES for field in SAID_BY - {"role"}}

@@ -1,4 +1,4 @@
-"""Token ids: handed in whole, stored once, and whole again when they are read."""
+"""Token ids: given whole, stored once, and read back whole."""
 
 from itertools import accumulate, pairwise
 
@@ -28,7 +28,7 @@ def drafted(turns, said="!", raw=None):
 
 @given(TURNS)
 def test_prompts_come_back_whole(turns):
-    """Whatever a prompt has in common with the step before, its ids are all there again."""
+    """Whatever a prompt shares with the step before, all its ids are read back."""
     line = drafted([None if turn is None else Tokens(*turn) for turn in turns])
     rollout = decode_rollout(line)
     assert encode_rollout(rollout) == line
@@ -38,7 +38,7 @@ def test_prompts_come_back_whole(turns):
 
 
 def test_a_conversation_that_grows_stores_each_id_once():
-    """What the step before held is not repeated, so that ids grow with the turns."""
+    """Ids of the step before are not repeated, so that ids grow linearly with the turns."""
     whole, turns = (1, 2, 3), []
     for turn in range(100):
         turns.append(Tokens(whole, (turn, turn), (-0.5, -0.5)))
@@ -50,7 +50,7 @@ def test_a_conversation_that_grows_stores_each_id_once():
 
 @given(IDS, IDS)
 def test_common_start(first, second):
-    """As many as agree, one by one from the front."""
+    """The common prefix is as long as the ids agree from the front."""
     agree = 0
     for one, other in zip(first, second, strict=False):
         if one != other:
@@ -60,8 +60,8 @@ def test_common_start(first, second):
 
 
 @given(st.lists(st.text(max_size=4), max_size=6), st.booleans())
-def test_char_lengths_cut_the_text_up(pieces, parsed):
-    """Each token's text is found again in `raw`, or in the content where there is none; it is stored once."""
+def test_char_lengths_split_the_text(pieces, parsed):
+    """Each token's text is a slice of `raw`, or of the content if there is no `raw`; the text is stored once."""
     text = "".join(pieces)
     given_tokens = Tokens((1,), tuple(range(len(pieces))), char_lengths=tuple(map(len, pieces)))
     line = drafted([given_tokens], *(("!", text) if parsed else (text, None)))
@@ -92,6 +92,6 @@ def test_char_lengths_that_do_not_fit_are_left_out(char_lengths, text, why):
     assert [note.path for note in rollout.notes if why in note.message] == ["steps[0].tokens.char_lengths"]
 
 
-def test_what_is_not_known_of_tokens_is_not_written():
-    """A line without char_lengths is the line that it was before there were any."""
+def test_missing_char_lengths_are_not_written():
+    """A line without char_lengths does not have the field."""
     assert b'"tokens":{"prompt":[1],"response":[2],"logprobs":null}' in drafted([Tokens((1,), (2,))])

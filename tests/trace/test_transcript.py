@@ -46,15 +46,15 @@ def contents(events):
     return [event.message.content for event in events if isinstance(event, TranscriptMessage)]
 
 
-def test_each_message_is_told_once_in_order():
-    """However often prompts repeat the history, a message is told once, and each step after its answer."""
+def test_each_message_is_shown_once_in_order():
+    """However often prompts repeat the history, a message occurs once, and each step after its answer."""
     events = transcript_events(growing(5))
     assert contents(events) == [text for turn in range(5) for text in (f"question {turn}", f"answer {turn}")]
     assert [type(event) for event in events] == [TranscriptMessage, TranscriptMessage, TranscriptStep] * 5
 
 
 def test_replaced_history_is_remarked_once():
-    """Where a prompt leaves out what was told before, a remark says which messages it had."""
+    """If a prompt leaves out earlier messages, a remark says which messages it had."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", "old question")])
@@ -71,8 +71,8 @@ def test_replaced_history_is_remarked_once():
     assert len([event for event in events if isinstance(event, TranscriptNote)]) == 1
 
 
-def test_response_that_was_not_kept_is_told():
-    """A response that the conversation did not keep is told with its step, as not kept."""
+def test_response_that_was_not_kept_is_shown():
+    """A response that the conversation did not keep is in its step, marked as not kept."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", "question")])
@@ -107,7 +107,7 @@ def test_answers_find_their_calls():
 
 
 def test_an_edited_answer_still_answers_its_call():
-    """A tool's answer that the env shortens later is told once more, with the call that it answers."""
+    """A tool's answer that the env shortens later is shown again, with the call that it answers."""
 
     def fill(rollout_builder):
         user, call = Message("user", "go"), ToolCall("read", "", "x")
@@ -129,8 +129,8 @@ def test_an_edited_answer_still_answers_its_call():
     }  # fmt: skip
 
 
-def test_prompt_without_an_answer_is_told():
-    """What was sent where no step resulted is told, with a remark."""
+def test_prompt_without_an_answer_is_shown():
+    """A prompt without a step is shown, with a remark."""
 
     def fill(rollout_builder):
         rollout_builder.extend([Message("user", "are you there?")])
@@ -143,7 +143,7 @@ def test_prompt_without_an_answer_is_told():
 
 @given(st.data())
 def test_a_note_precedes_each_prompt_that_lacks_messages_of_the_previous_one(data):
-    """Whatever ranges a prompt has, the note is there if a message of the previous prompt or its response is not."""
+    """Whatever ranges a prompt has, there is a note if it lacks a message of the previous prompt or its response."""
     rollout = growing(6)
     index = st.integers(0, len(rollout.messages))
     ranges = st.lists(st.tuples(index, index).map(sorted).map(tuple), max_size=4).map(tuple)
@@ -163,7 +163,7 @@ def test_a_note_precedes_each_prompt_that_lacks_messages_of_the_previous_one(dat
 
 
 def test_a_long_rollout_takes_linear_time():
-    """20,000 turns take a fraction of a second; time that is quadratic in turns would be many seconds."""
+    """20,000 turns take a fraction of a second; quadratic time would take many seconds."""
     rollout = growing(20_000)
     started = time.process_time()
     transcript_events(rollout)
@@ -172,7 +172,7 @@ def test_a_long_rollout_takes_linear_time():
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_shared_prompt_is_the_longest_that_all_begin_with(prompts):
-    """It begins every prompt, and no longer one does."""
+    """The shared prompt begins every prompt, and no longer one does."""
     rollouts = []
     for index, prompt in enumerate(prompts):
         rollout_builder = RolloutBuilder(header(index=index))
@@ -216,7 +216,7 @@ def texts(messages):
 
 
 async def test_a_growing_conversation_is_in_order():
-    """Its messages in order are the conversation: nothing is missing and nothing occurs twice."""
+    """The messages in order are the conversation: nothing is missing or repeated."""
     [rollout] = await play(Meddling("not at all"))
     assert messages_in_order(rollout) == rollout.conversation
 
@@ -239,7 +239,7 @@ async def test_every_response_is_in_order(meddling):
 
 
 async def test_a_rollout_without_steps_has_no_messages_in_order():
-    """A grader that asks for what was said gets nothing if the policy never answered."""
+    """A grader that asks for the messages gets none if the policy never answered."""
     [rollout] = await play(Meddling(), policy=Remembering(ContextOverflowError("too long")))
     assert (rollout.steps, messages_in_order(rollout)) == ((), ())
 
