@@ -1,4 +1,4 @@
-"""What the tests of queries play with: runs that were really written, with the fields a test cares about."""
+"""Fixtures of the query tests: runs that were really written, with the fields that a test needs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the run of a test is."""
+    """The path of the run of a test."""
     return tmp_path / "run"
 
 

@@ -12,7 +12,7 @@ KEY = GroupKey("train", 0, "sums", "g")
 
 @pytest.mark.parametrize("field", ["split", "env", "iteration", "group", "index"])
 def test_short_addresses_tell_rollouts_apart(field):
-    """Whatever differs in a run, each short address is an end of the address, and names one rollout."""
+    """Each short address is a suffix of the full one and names one rollout, whatever differs in a run."""
     values = (0, 1) if field in ("iteration", "index") else ("one", "two")
     rollouts = []
     for value in values:

@@ -1,4 +1,4 @@
-"""Caches: used when fresh, topped up when not, rebuilt when damaged, and never needed."""
+"""Caches: used when fresh, extended when not, rebuilt when damaged, and never required."""
 
 import json
 import multiprocessing
@@ -27,7 +27,7 @@ SEEK_TABLE_BYTES = 60
 
 
 def fill(path, *indexes, **fields):
-    """Write rollouts with these indexes in a session of their own."""
+    """Writes rollouts with these indexes in a new session."""
     with create_run(path, join=path.exists()) as writer:
         return [write(writer, index=index, reward=1.0, **fields) for index in indexes]
 
@@ -42,15 +42,15 @@ def count(path, query=COUNT):
 
 
 def replace_rows(part, columns):
-    """Write a file of a part again with other columns."""
+    """Rewrites a file of a part with other columns."""
     changed = part.with_name("changed")
     with duckdb.connect() as connection:
         connection.execute(f"copy (select {columns} from '{part}') to '{changed}' (format parquet)")
     changed.replace(part)
 
 
-def test_growing_run_is_topped_up(path, opened, file_reads):
-    """What is written between two questions is in the second answer, and only that is read."""
+def test_growing_run_is_extended(path, opened, file_reads):
+    """Lines written between two queries are in the second answer, and only those are read."""
     with create_run(path) as writer:
         run = opened(path)
         for index in range(12):
@@ -63,7 +63,7 @@ def test_growing_run_is_topped_up(path, opened, file_reads):
 
 
 def test_small_query_leaves_no_cache(path):
-    """Asking a small run writes nothing into it."""
+    """A query of a small run writes nothing into it."""
     fill(path, 0, 1)
     before = sorted(path.rglob("*"))
     assert count(path) == (2, 2.0)
@@ -72,7 +72,7 @@ def test_small_query_leaves_no_cache(path):
 
 
 def test_compacted_run_is_read_from_its_parts(path, file_reads):
-    """After compaction no line is read again; newer lines are, alone."""
+    """After compaction no line is read again; only newer lines are."""
     fill(path, 0, 1)
     done = compact(path)
     assert (done.rows["rollouts"], done.rows["steps"], done.rows["messages"], done.rows["groups"]) == (2, 2, 4, 1)
@@ -102,7 +102,7 @@ def test_a_segment_truncated_after_its_part_was_made_is_reported(path):
 
 
 def test_compaction_absorbs_older_parts(path):
-    """However often a run is compacted, each table is one file; nothing new makes nothing new."""
+    """However often a run is compacted, each table is one file; without new lines nothing is written."""
     for index in range(3):
         fill(path, index)
         compact(path)
@@ -114,8 +114,8 @@ def test_compaction_absorbs_older_parts(path):
     assert count(path) == (3, 3.0)
 
 
-def test_open_session_is_not_sealed(path):
-    """Compaction leaves a segment alone that is still written, and covers it all the same."""
+def test_open_session_is_not_compressed(path):
+    """Compaction does not compress a segment that is still written, but covers it."""
     with create_run(path) as writer:
         write(writer)
         writer.flush()
@@ -130,7 +130,7 @@ def test_open_session_is_not_sealed(path):
 
 
 def test_large_remainder_is_kept(path, monkeypatch, file_reads):
-    """A query that had to read much leaves its part behind, and later parts follow it."""
+    """A query that read much stores its part, and later parts follow it."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     ids = fill(path, 0, 1)
     assert count(path) == (2, 2.0)
@@ -154,7 +154,7 @@ def test_batches_are_bounded(path, monkeypatch):
 
 
 def test_part_that_overlaps_is_ignored(path, monkeypatch):
-    """Two builders that raced leave parts that cover the same lines; one of them counts."""
+    """If two builders raced and their parts cover the same lines, one of them counts."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     count(path)
@@ -168,7 +168,7 @@ def test_part_that_overlaps_is_ignored(path, monkeypatch):
 
 
 def test_part_without_its_beginning_is_ignored(path, monkeypatch):
-    """A part that follows one that is gone is not used."""
+    """A part whose predecessor is missing is not used."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     with create_run(path) as writer:
         for index in range(2):
@@ -182,7 +182,7 @@ def test_part_without_its_beginning_is_ignored(path, monkeypatch):
 
 
 def test_part_of_a_segment_that_is_gone_is_ignored(path):
-    """The files win over what was derived from them."""
+    """A part of a segment that is gone is ignored: the files count, not what was derived from them."""
     fill(path, 0)
     fill(path, 1)
     compact(path)
@@ -191,8 +191,8 @@ def test_part_of_a_segment_that_is_gone_is_ignored(path):
 
 
 @pytest.mark.parametrize("damage", ["garbage", "empty", "truncated", "zeroed", "footer", "directory", "foreign"])
-def test_damaged_cache_is_made_anew(path, damage):
-    """Whatever stands in the cache, the answer is right."""
+def test_damaged_cache_is_rebuilt(path, damage):
+    """Whatever the cache contains, the answer is right."""
     fill(path, *range(30))
     compact(path)
     for place in [place for place in (path / "cache").rglob("*") if place.is_file()]:
@@ -216,7 +216,7 @@ def test_damaged_cache_is_made_anew(path, damage):
 
 
 def test_cache_that_vanishes_is_not_needed(path, opened):
-    """A part deleted while a run is open costs nothing but time."""
+    """A part that is deleted while a run is open costs only time."""
     fill(path, 0, 1)
     compact(path)
     run = opened(path)
@@ -228,7 +228,7 @@ def test_cache_that_vanishes_is_not_needed(path, opened):
 
 
 def test_cache_of_another_layout_is_ignored(path):
-    """What an older or newer Rolltrace derived is not taken for ours."""
+    """Parts of an older or newer version are not used."""
     fill(path, 0)
     compact(path)
     [ours] = parts(path)
@@ -245,7 +245,7 @@ def test_cache_of_another_layout_is_ignored(path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_read_only_directory_by_permission(path, monkeypatch):
-    """A run that cannot be written to is answered all the same."""
+    """A run that cannot be written to is still queried."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0)
     path.chmod(0o555)
@@ -256,7 +256,7 @@ def test_read_only_directory_by_permission(path, monkeypatch):
 
 
 def test_cache_that_cannot_be_written(path, monkeypatch):
-    """Where the cache cannot be written to, queries work and compaction says so."""
+    """If the cache cannot be written, queries work and compaction says so."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0)
     (path / "cache").write_text("in the way")
@@ -267,7 +267,7 @@ def test_cache_that_cannot_be_written(path, monkeypatch):
 
 
 def test_compaction_makes_several_parts_if_one_could_not_be_read(path, monkeypatch):
-    """Parts whose descriptions are too large together stay apart: the tables are the same, and are not made again."""
+    """Parts whose descriptions are too large together stay apart: the tables are the same, and are not rebuilt."""
     monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
     with create_run(path) as writer, open_run(path) as run:
         for index in range(3):
@@ -306,7 +306,7 @@ def _compact_in_process(path, barrier):
 
 
 def test_compactions_may_race(path):
-    """Processes that compact at the same time leave a run that gives the right answer, and a cache that works."""
+    """Processes that compact at the same time leave a right answer and a working cache."""
     fill(path, *range(10))
     fill(path, *range(5, 15))
     context = multiprocessing.get_context("spawn")
@@ -327,7 +327,7 @@ TABLES = ("rollouts", "steps", "other_messages", "groups")
 
 
 def test_unfinished_files_are_left_alone(path):
-    """A file that another process is writing is neither read nor deleted, until it is surely abandoned."""
+    """A file that another process is writing is neither read nor deleted, unless it is old enough to be abandoned."""
     fill(path, 0)
     compact(path)
     fresh, old = path / "cache" / ".part-texts-f0", path / "cache" / ".part-texts-0d"
@@ -343,8 +343,8 @@ def test_unfinished_files_are_left_alone(path):
     assert count(path, "select count(*), sum(reward) from steps") == (2, 2.0)
 
 
-def test_left_over_parts_go_with_the_next_compaction(path):
-    """Whatever compactions that raced left behind, the next one leaves one part of each table."""
+def test_leftover_parts_go_with_the_next_compaction(path):
+    """Whatever racing compactions left behind, the next one leaves one part of each table."""
     fill(path, 0, 1)
     compact(path)
     shutil.copytree(path / "cache", path / "kept")
@@ -360,7 +360,7 @@ def test_left_over_parts_go_with_the_next_compaction(path):
 
 
 def test_nothing_builds_on_damage(path):
-    """A part whose bytes are not those that were written is not used and not made part of another, even if readable."""
+    """A damaged part is neither used nor merged into another, even if it is readable."""
     fill(path, 0, 1)
     compact(path)
     for place in parts(path):
@@ -371,8 +371,8 @@ def test_nothing_builds_on_damage(path):
     assert count(path) == (3, 3.0)
 
 
-def test_table_without_rows_is_not_looked_for_again(path, file_reads):
-    """That a run has no rows of a table is known after compaction, and is not found out line by line again."""
+def test_table_without_rows_is_not_scanned_again(path, file_reads):
+    """After compaction it is known that a table has no rows, without scanning lines."""
     fill(path, 0, 1)
     compact(path)
     file_reads.clear()
@@ -380,8 +380,8 @@ def test_table_without_rows_is_not_looked_for_again(path, file_reads):
     assert file_reads.bytes_read(path / "rollouts") <= SEEK_TABLE_BYTES
 
 
-def test_stretch_without_rows_is_kept(path, monkeypatch, file_reads):
-    """Where much was read that has no rows of a table, the next to ask need not read it."""
+def test_lines_without_rows_are_covered(path, monkeypatch, file_reads):
+    """If many lines have no rows of a table, the next query does not read them again."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     assert count(path, "select count(*) from calls") == (0,)
@@ -391,8 +391,8 @@ def test_stretch_without_rows_is_kept(path, monkeypatch, file_reads):
     assert file_reads.bytes_read(path / "rollouts") == 0
 
 
-def test_a_cache_may_be_deleted_between_questions_about_different_tables(path, opened):
-    """Files of tables that were asked for before, and are not asked for now, are not missed."""
+def test_a_cache_may_be_deleted_between_queries_of_different_tables(path, opened):
+    """Deleted files of tables that an earlier query used do not break a query of another table."""
     with create_run(path) as writer:
         write(writer)
     compact(path)
@@ -403,8 +403,8 @@ def test_a_cache_may_be_deleted_between_questions_about_different_tables(path, o
     assert run.sql("select size from groups").fetchall() == [(1,)]
 
 
-def test_parts_of_others_are_not_used(path, monkeypatch):
-    """What was derived with another key, or for another run, is not believed, however plausible it is."""
+def test_parts_of_another_key_or_run_are_not_used(path, monkeypatch):
+    """Parts made with another key, or for another run, are not used, however plausible they are."""
     fill(path, 0)
     monkeypatch.setenv("ROLLTRACE_CACHE_KEY", "theirs")
     compact(path)

@@ -1,4 +1,4 @@
-"""Sessions that record the same place: a restart supersedes, a resume supersedes what it names, ranks collide."""
+"""Sessions that record the same rollouts: a restart supersedes, a resume supersedes what it names, ranks collide."""
 
 import multiprocessing
 import os
@@ -30,7 +30,7 @@ RANKS, EACH = 4, 20
 
 
 def _record(path, barrier):
-    """One rank: record the same groups and indices as all others, while they are at it."""
+    """One rank: records the same groups and indexes as the others, at the same time."""
     with create_run(path, join=True) as writer:
         barrier.wait()
         for number in range(EACH):
@@ -40,7 +40,7 @@ def _record(path, barrier):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """A run that four processes recorded the same places of at once."""
+    """A run in which four processes recorded the same rollouts at once."""
     path = tmp_path_factory.mktemp("ranks") / "run"
     create_run(path).close()
     context = multiprocessing.get_context("spawn")
@@ -55,7 +55,7 @@ def ranks(tmp_path_factory):
 
 
 def test_every_rollout_of_colliding_ranks_counts(ranks):
-    """What four ranks recorded at once counts in full, wherever it is counted, and is said to collide."""
+    """Rollouts that four ranks recorded at once all count, everywhere, and are marked as colliding."""
     [listed] = list_runs(ranks.parent).runs
     with open_run(ranks) as run:
         asked = query_totals(run)
@@ -68,7 +68,7 @@ def test_every_rollout_of_colliding_ranks_counts(ranks):
 
 
 def test_commands_say_that_ranks_collide(ranks):
-    """`ls`, `summary`, `show` and `check` say it, and `check` fails."""
+    """`ls`, `summary`, `show` and `check` report the collision, and `check` fails."""
     run = CliRunner()
     for command, said in (("ls", "80 collide"), ("summary", "80 collide"), ("show", "80 collide")):
         shown = run.invoke(cli, [command, str(ranks.parent if command == "ls" else ranks)])
@@ -79,13 +79,13 @@ def test_commands_say_that_ranks_collide(ranks):
 
 
 def test_compaction_changes_nothing_about_a_collision(ranks):
-    """Rows that were compacted collide as before."""
+    """Compacted rows collide as before."""
     compact(ranks)
     test_every_rollout_of_colliding_ranks_counts(ranks)
 
 
 def numbers(path):
-    """How many rollouts count, are superseded, retried and collide."""
+    """How many rollouts count, are superseded, are retried and collide."""
     with open_run(path) as run:
         asked = query_totals(run)
     return asked.rollouts, asked.superseded, asked.retried, asked.collides
@@ -93,7 +93,7 @@ def numbers(path):
 
 @pytest.fixture(params=[False, True], ids=["lines", "compacted"])
 def counted(request, path):
-    """Counts the run of a test, perhaps after it was compacted."""
+    """Counts the run of a test, with and without compaction."""
 
     def count():
         if request.param:
@@ -104,7 +104,7 @@ def counted(request, path):
 
 
 def test_restart_supersedes(path, counted):
-    """Sessions that state nothing and follow each other are restarts: the last one counts."""
+    """Sessions without `continues` that follow each other are restarts: the last one counts."""
     create_run(path).close()
     for _ in range(3):
         with create_run(path, join=True) as writer:
@@ -114,7 +114,7 @@ def test_restart_supersedes(path, counted):
 
 
 def test_rollouts_without_an_index_always_count(path, counted):
-    """Where nobody numbered the members, nothing is retried, superseded or colliding; they come last in their group."""
+    """Members without an index are never retried, superseded or colliding; they come last in their group."""
     with create_run(path) as first, create_run(path, join=True) as other:
         for writer in (first, other):
             write(writer, index=None)
@@ -131,7 +131,7 @@ def test_rollouts_without_an_index_always_count(path, counted):
 
 
 def test_resume_supersedes_what_it_names(path, counted):
-    """A session that continues another supersedes its rollouts of the same place, and keeps the others."""
+    """A session that continues another supersedes its rollouts at the same address, and keeps the others."""
     with create_run(path) as first:
         write(first)
         write(first, index=1)
@@ -141,7 +141,7 @@ def test_resume_supersedes_what_it_names(path, counted):
 
 
 def test_resume_names_one_of_two(path, counted):
-    """Of two sessions that recorded a place, only the one that is continued is superseded."""
+    """Of two sessions that recorded a rollout, only the one that is continued is superseded."""
     with create_run(path) as first, create_run(path, join=True) as other:
         write(first)
         write(other)
@@ -151,7 +151,7 @@ def test_resume_names_one_of_two(path, counted):
 
 
 def test_resume_with_a_clock_that_is_behind(path, counted, monkeypatch):
-    """A resume that is stated holds also where its machine's clock is an hour behind."""
+    """`continues` holds also if the clock of the resuming machine is an hour behind."""
     with create_run(path) as first:
         write(first)
     behind = f"{int(first.session[:12], 16) - 3_600_000:012x}{0:020x}"
@@ -177,7 +177,7 @@ def test_scores_about_a_group_are_in_the_order_of_their_lines(path):
 
 
 async def test_readers_of_groups_and_replays_follow_a_stated_resume(path, monkeypatch):
-    """A score about the group, and what is replayed, are those of the session that states the resume."""
+    """A score about the group, and a replay, use the session that states the resume."""
     key = GroupKey("train", 0, "sums", "g")
 
     def record(writer, said):
@@ -205,7 +205,7 @@ def _work(writer, index):
 
 
 def test_workers_of_one_job_do_not_collide(path, counted):
-    """Forked workers that record members of their own are no collision, and supersede none of each other."""
+    """Forked workers that record their own members neither collide with nor supersede each other."""
     context = multiprocessing.get_context("fork")
     with create_run(path) as writer:
         _work(writer, 0)
@@ -220,7 +220,7 @@ def test_workers_of_one_job_do_not_collide(path, counted):
 
 
 def test_worker_that_records_a_place_again_collides_with_its_job(path, counted):
-    """Sessions of one job that record the same place hide nothing, though one ended before the other began."""
+    """Sessions of one job that record the same rollout hide nothing, although one ended before the other began."""
     with create_run(path) as writer:
         for _ in range(2):
             worker = multiprocessing.get_context("fork").Process(target=_work, args=(writer, 0))
@@ -230,7 +230,7 @@ def test_worker_that_records_a_place_again_collides_with_its_job(path, counted):
 
 
 def test_attempts_of_one_job_are_attempts(path, counted):
-    """An attempt that another worker of the job plays again was retried; the two do not collide."""
+    """An attempt that another worker of the job repeats was retried; the two do not collide."""
     with create_run(path) as writer:
         write(writer, attempt=0)
         worker = multiprocessing.get_context("fork").Process(target=write, args=(writer,), kwargs={"attempt": 1})
@@ -240,7 +240,7 @@ def test_attempts_of_one_job_are_attempts(path, counted):
 
 
 def append_ledger(path, ledger):
-    """Append a line to a session's ledger, as its writer would."""
+    """Appends a line to a session's ledger, as its writer would."""
     with (path / "ledger" / f"{ledger.session}.jsonl").open("ab") as file:
         file.write(encode_ledger(ledger))
 
@@ -250,8 +250,8 @@ def last_ledger(path, session):
     return decode_ledger((path / "ledger" / f"{session}.jsonl").read_bytes().splitlines(keepends=True)[-1])
 
 
-def test_session_that_is_heard_of_again_is_no_longer_superseded(path):
-    """Tables that were kept, in the cache or in an open run, follow what ledgers say later."""
+def test_session_that_writes_again_is_no_longer_superseded(path):
+    """Tables in the cache or in an open run follow later changes of the ledgers."""
     with create_run(path) as first:
         write(first)
     with create_run(path, join=True) as second:
@@ -269,7 +269,7 @@ def test_session_that_is_heard_of_again_is_no_longer_superseded(path):
 
 
 def test_sessions_without_ledgers_go_by_their_rollouts(path, counted):
-    """Where ledgers are lost, sessions that played one after the other are restarts, and others collide."""
+    """Without ledgers, sessions that played one after the other are restarts, and others collide."""
     with create_run(path) as first:
         write(first)
     with create_run(path, join=True) as second:
@@ -284,7 +284,7 @@ def test_sessions_without_ledgers_go_by_their_rollouts(path, counted):
 
 
 def test_other_parts_of_a_run_collide_too(path, counted):
-    """A session that comes after the tables were kept is compared with what is in them."""
+    """A session that comes after the tables were stored is compared with them."""
     with create_run(path) as first:
         for index in range(3):
             write(first, index=index)
@@ -296,7 +296,7 @@ def test_other_parts_of_a_run_collide_too(path, counted):
 
 
 def test_parts_that_share_nothing_are_compared_once(path, monkeypatch):
-    """Another process does not compare them again, unless a part was added, or the note is not the user's."""
+    """Another process does not compare them again, unless a part was added or the stored result is another user's."""
     compared = []
 
     def write_compared(connection, query, file):

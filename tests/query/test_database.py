@@ -1,4 +1,4 @@
-"""What a statement costs: only what it needs is read, once, within its bounds, and what is no longer used goes away."""
+"""The cost of a statement: only what it needs is read, once, within its bounds, and unused resources are freed."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def run(path, opened):
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """Where temporary folders are made, for this test alone."""
+    """The folder of temporary folders, for this test alone."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -67,8 +67,8 @@ def row_count(paths):
     return sum(duckdb.execute(f"select count(*) from '{path}'").fetchall()[0][0] for path in paths)
 
 
-def test_texts_are_read_when_they_are_asked_for(path, opened, temporary):
-    """A statement about rollouts makes no other table, also of a run that grows; a later one has all texts of them."""
+def test_texts_are_read_when_they_are_queried(path, opened, temporary):
+    """A statement about rollouts builds no other table, also of a growing run; a later one has all their texts."""
     count = "select count(*), count(distinct rollout) from {}"
     with create_run(path) as writer:
         run = opened(path)
@@ -86,8 +86,8 @@ def test_texts_are_read_when_they_are_asked_for(path, opened, temporary):
         assert row_count(parts(temporary, "steps")) == 5
 
 
-def test_texts_are_those_of_the_rollouts_that_were_read(path, opened):
-    """If new lines are not read, tables that are made later end where the first ones do."""
+def test_texts_are_those_of_the_held_rollouts(path, opened):
+    """After `hold`, tables that are built later cover the same lines as the first ones."""
     with create_run(path) as writer:
         write(writer, index=0)
         writer.flush()
@@ -100,7 +100,7 @@ def test_texts_are_those_of_the_rollouts_that_were_read(path, opened):
 
 
 def test_new_lines_are_read_when_the_revision_changes(path, opened, monkeypatch):
-    """Who knows when files change can say so: between two changes, statements are about the same lines."""
+    """With a `revision`, new lines are read only when it changes."""
     monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
     with create_run(path) as writer:
         run, revision = opened(path), [0]
@@ -117,7 +117,7 @@ def test_new_lines_are_read_when_the_revision_changes(path, opened, monkeypatch)
 
 
 def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):
-    """They are in the part of their rollouts, which replaces the one without them; statements join nothing."""
+    """Late rewards are in the part of their rollouts, which replaces the one without them; statements need no join."""
     monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
     stored = f"select count(*), sum(reward) from '{path}/cache/part-*/rollouts.parquet'"
     with create_run(path) as writer:
@@ -139,7 +139,7 @@ def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):
 
 
 def test_a_replaced_part_stays_while_a_result_needs_it(path, opened, monkeypatch):
-    """It is deleted with a later statement."""
+    """A replaced part is deleted with a later statement."""
     monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
     with create_run(path) as writer:
         ids = [write(writer, index=index, reward=0.0) for index in range(10)]
@@ -159,7 +159,7 @@ def test_a_replaced_part_stays_while_a_result_needs_it(path, opened, monkeypatch
 
 
 def test_only_what_is_needed_is_read(path, opened, temporary, file_reads):
-    """A folder is not read for a statement that names no table of it."""
+    """A folder is not read for a statement that names none of its tables."""
     with create_run(path) as writer:
         write(writer)
         writer.flush()
@@ -175,7 +175,7 @@ def test_only_what_is_needed_is_read(path, opened, temporary, file_reads):
 
 
 def test_tables_of_earlier_statements_stay(run, connections):
-    """Asking in turn about tables that did not change opens no further connection."""
+    """Alternating queries of unchanged tables open no further connection."""
     statements = [COUNT, "select * from ledger", "select * from steps", "select * from groups", "select * from runs"]
     for _ in range(2):
         for sql in statements:
@@ -188,7 +188,7 @@ def test_tables_of_earlier_statements_stay(run, connections):
 
 
 def test_compacted_segments_are_opened_once(run, path, file_reads, opened):
-    """Segments that were read to their end, and cannot grow, are not opened again for every statement."""
+    """Compressed segments that were read to their end are not opened again for every statement."""
     compact(path)
     again = opened(path)
     again.sql(COUNT).fetchall()
@@ -200,8 +200,8 @@ def test_compacted_segments_are_opened_once(run, path, file_reads, opened):
 
 
 @pytest.mark.parametrize("sql", ["select corrupt from rollouts", "select 'zstd .parquet'::int", "select error('zstd')"])
-def test_words_of_a_user_blame_no_file(run, path, temporary, connections, file_reads, opened, sql):
-    """What a statement says is never taken for what is wrong with a file."""
+def test_text_of_a_statement_is_not_taken_for_damage(run, path, temporary, connections, file_reads, opened, sql):
+    """An error whose text comes from the statement is not mistaken for a damaged file."""
     compact(path)
     again = opened(path)
     again.sql(COUNT).fetchall()
@@ -214,8 +214,8 @@ def test_words_of_a_user_blame_no_file(run, path, temporary, connections, file_r
     assert (connections, file_reads.opened(path), parts(temporary)) == ([], [], before)
 
 
-def test_only_the_damaged_part_is_made_anew(run, path, temporary, opened):
-    """A part of which a file is damaged is made again; the others stay, and so does the use of the cache."""
+def test_only_the_damaged_part_is_rebuilt(run, path, temporary, opened):
+    """A part with a damaged file is rebuilt; the others stay, and the cache is still used."""
     with create_run(path, join=True) as writer:
         score(writer, None, 1.0, group=GroupKey("train", 0, "sums", "g"))
     compact(path)
@@ -233,7 +233,7 @@ def test_only_the_damaged_part_is_made_anew(run, path, temporary, opened):
 
 
 def test_making_tables_is_bounded(path, opened, temporary, monkeypatch):
-    """Reading lines for a statement ends with its time, and what was made of them is not made again."""
+    """Reading lines for a statement counts for its time-out, and finished parts are not rebuilt."""
     monkeypatch.setattr(build, "BATCH_BYTES", 5000)
     with create_run(path) as writer:
         for index in range(100):
@@ -248,7 +248,7 @@ def test_making_tables_is_bounded(path, opened, temporary, monkeypatch):
 
 
 def test_tiny_timeouts_never_hang(run):
-    """However little time there is, a statement ends: in its answer or in an error."""
+    """However short the time-out, a statement ends with its answer or an error."""
     for timeout in (1e-9, 1e-5, 1e-4, 1e-3):
         with pytest.raises(QueryTimeoutError):
             run.sql(
@@ -257,8 +257,8 @@ def test_tiny_timeouts_never_hang(run):
     assert run.sql(COUNT, timeout=600).fetchone() == (3,)
 
 
-def test_interrupting_goes_on():
-    """What was interrupted before it began, and so did not notice, is interrupted again."""
+def test_interrupting_is_repeated():
+    """An interrupt that comes before the statement began, and had no effect, is repeated."""
     calls, noticed = [], threading.Event()
 
     def interrupt():
@@ -274,7 +274,7 @@ def test_interrupting_goes_on():
 
 
 def test_checking_does_not_wait_for_tables(run, path, monkeypatch):
-    """While tables are being made, a statement is checked at once, and one with a bound does not wait longer."""
+    """While tables are being built, a statement is checked at once, and one with a time-out does not wait longer."""
     reading, may_go_on, pread = threading.Event(), threading.Event(), os.pread
 
     def wait(*arguments):
@@ -298,7 +298,7 @@ def test_checking_does_not_wait_for_tables(run, path, monkeypatch):
 
 
 def test_engines_are_bounded(path, run, connections):
-    """Threads, memory and disk have bounds, which are shared between making tables and answering."""
+    """Threads, memory and disk are bounded, in total for building tables and answering."""
 
     def settings():
         names = ("threads", "memory_limit", "max_temp_directory_size")
@@ -316,7 +316,7 @@ def test_engines_are_bounded(path, run, connections):
 
 
 def test_snapshots_share_an_engine(path, opened, connections, monkeypatch):
-    """A run that grows is answered by one engine; tables of earlier moments stay while a result is read from them."""
+    """A growing run is answered by one engine; earlier tables stay while a result is read from them."""
     monkeypatch.setattr(state, "MIN_CACHED_ROWS", 2)
     with create_run(path) as writer:
         run = opened(path)
@@ -338,7 +338,7 @@ def test_snapshots_share_an_engine(path, opened, connections, monkeypatch):
 
 
 def test_following_takes_bounded_work_and_space(path, opened, temporary):
-    """However often a growing run is asked, files stay few, and rows are written again only as sizes double."""
+    """However often a growing run is queried, files stay few, and rows are rewritten only as sizes double."""
     seen, rows_written = set(), 0
     with create_run(path) as writer:
         run = opened(path)
@@ -354,7 +354,7 @@ def test_following_takes_bounded_work_and_space(path, opened, temporary):
 
 
 def test_small_parts_grow_into_the_cache(path, opened, temporary, monkeypatch):
-    """A run that is followed leaves parts for others as soon as they are worth it, and uses them itself."""
+    """A run that is followed stores parts as soon as they are large enough, and uses them itself."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 4000)
     with create_run(path) as writer:
         run = opened(path)
@@ -370,14 +370,14 @@ def test_small_parts_grow_into_the_cache(path, opened, temporary, monkeypatch):
     assert row_count(cached | parts(temporary, "rollouts")) == 12, "only what is not in the cache is read"
 
 
-def test_first_questions_of_threads_share_a_database(run, temporary, monkeypatch):
-    """However many threads ask first, the tables are made once, in one folder."""
+def test_first_queries_of_threads_share_a_database(run, temporary, monkeypatch):
+    """However many threads query first, the tables are built once, in one folder."""
     barrier, answers, folders = threading.Barrier(8), [], []
     mkdtemp = tempfile.mkdtemp
 
     def make_slowly(*arguments, **options):
         for _ in range(100):
-            time.sleep(0)  # lets the other threads ask meanwhile
+            time.sleep(0)  # lets the other threads query meanwhile
         folders.append(mkdtemp(*arguments, **options))
         return folders[-1]
 
@@ -398,7 +398,7 @@ def test_first_questions_of_threads_share_a_database(run, temporary, monkeypatch
 
 
 def test_result_of_a_closed_run_says_so(run, temporary):
-    """Reading on after the run was closed is an error that says what to do; what was taken before is right."""
+    """Reading on after the run was closed is an error that says what to do; rows taken before are right."""
     result = run.sql("select range from range(100000)")
     assert result.fetchone() == (0,)
     unread = run.sql(COUNT)
@@ -412,7 +412,7 @@ def test_result_of_a_closed_run_says_so(run, temporary):
 
 
 def test_closing_while_rows_are_read(run):
-    """A thread that reads while another closes the run gets an error, and the program goes on."""
+    """A thread that reads while another closes the run gets an error, and the program continues."""
     result = run.sql("select a.range from range(10000000) a, range(1000000) b")
     reading, ends = threading.Event(), []
 
@@ -478,7 +478,7 @@ assert folders() == set()
 
 
 def test_forked_process_leaves_its_parent_alone(run, path, temporary):
-    """A child asks for itself, closes or only ends, without taking its parent's tables or breaking."""
+    """A child can query, close or exit without deleting its parent's tables."""
     done = subprocess.run(
         [sys.executable, "-c", FORKING, str(path)], capture_output=True, text=True, check=False,
         env=os.environ | {"TMPDIR": str(temporary)},
@@ -512,14 +512,14 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_forked_process_does_not_collect_the_garbage_of_its_parent():
-    """Garbage that holds a database is not destroyed in a child, where the threads of the database do not exist."""
+    """A database that is garbage is not destroyed in a child, where its threads do not exist."""
     done = subprocess.run([sys.executable, "-c", LEAVING_GARBAGE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("first", ["rollouts", "steps"])
 def test_numbers_of_steps_are_with_their_rollout(path, opened, first):
-    """The sum of each part of the reward, and the mean of each metric that the rollout has no number of its own for."""
+    """A rollout has the sum of each reward component, and the mean of each metric without a value of its own."""
     with create_run(path) as writer:
         for index in range(3):
             with writer.rollout(env="e", task="t", group="g", index=index) as rollout:

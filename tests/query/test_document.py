@@ -1,4 +1,4 @@
-"""The page about tables says what the tables are."""
+"""The page about tables agrees with the tables."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run with something in most columns."""
+    """A run with values in most columns."""
     path = tmp_path_factory.mktemp("documented") / "run"
     with create_run(path) as writer:
         for index in range(4):
@@ -39,13 +39,13 @@ def test_columns_are_documented(run, table):
 
 @pytest.mark.parametrize("sql", re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
 def test_questions_can_be_asked(run, sql):
-    """Each question of the page is a statement that runs."""
+    """Each example statement of the page runs."""
     assert run.sql(sql).columns
     run.sql(sql).fetchall()
 
 
 def test_python_of_the_page_runs(run, monkeypatch, capsys):
-    """The example of the page is a program that works."""
+    """The Python example of the page runs."""
     [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(run.path.parent)
     exec(code.replace("runs/gsm8k", "run").replace("parse_error", "completed"), {})  # the page's own code

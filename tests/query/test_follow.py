@@ -20,7 +20,7 @@ def run(tmp_path):
 
 
 class Steps:
-    """A stop event that does the next action whenever a follower would wait, and is set after the last."""
+    """A stop event that runs the next action whenever a follower would wait, and is set after the last."""
 
     def __init__(self, *actions):
         self._actions = list(actions)
@@ -33,7 +33,7 @@ class Steps:
 
 
 def test_follower_gets_what_comes(run):
-    """Following gives what is there and then each record once, over torn lines, new segments and compression."""
+    """Following yields existing and new records once each, across torn lines, new segments and compression."""
     path, file = run
     line = rollout_line("r3", index=3)
 
@@ -64,7 +64,7 @@ def test_follower_ends_with_all_that_was_written_before(run):
 
 
 def test_follower_looks_once_more_when_it_is_stopped(run):
-    """What was written just before the stop is still yielded."""
+    """Records written just before the stop are still yielded."""
     path, file = run
 
     class LastWord:
@@ -98,7 +98,7 @@ class Ended:
 
 
 def test_follower_while_another_process_writes(tmp_path):
-    """A reader beside a writer that writes in pieces, starts new segments and compresses old ones loses nothing."""
+    """Following a process that writes in pieces, starts new segments and compresses old ones loses nothing."""
     path = make_run(tmp_path / "run")
     lines = tmp_path / "lines"
     lines.write_bytes(b"".join(rollout_line(f"r{index}", index=index) for index in range(300)))

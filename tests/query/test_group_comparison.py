@@ -1,4 +1,4 @@
-"""A group's members side by side: what is shared, what differs, what each reward is made of, why nothing is learnt."""
+"""A group's members side by side: what is shared, what differs, the terms of each reward, why there is no signal."""
 
 import math
 
@@ -34,7 +34,7 @@ def group(opened, path):
 
 
 def member(writer, index, answer, reward=1.0, prompt=("1 + 1?",), **fields):
-    """Record a member of one turn through the recorder, as a loop of somebody's own does."""
+    """Records a member of one turn through the recorder, as a user's own loop does."""
     with writer.rollout(env="sums", task="t", group="g", index=index, iteration=0) as rollout:
         messages = [{"role": "user", "content": text} for text in prompt]
         rollout.step(prompt=messages, response=answer, reward=reward, **fields)
@@ -52,11 +52,11 @@ def about_group(writer, data, **fields):
     score(writer, None, 0.0, name="group_grade", group=KEY, data=data, **fields)
 
 
-# What a comparison says
+# The comparison
 
 
 def test_members_are_compared_in_the_order_of_their_rewards(group, path):
-    """The best comes first and null last; each says where it leaves its neighbour, and the prompt is there once."""
+    """The best comes first and null last; each says where it differs from the one before; the prompt is there once."""
     with create_run(path) as writer:
         middle = member(writer, 0, "It is 3.", 0.25)
         best = member(writer, 1, "It is 2.", 1.0)
@@ -80,7 +80,7 @@ def test_members_are_compared_in_the_order_of_their_rewards(group, path):
 
 
 def test_equal_rewards_are_in_the_order_of_the_indexes(group, path):
-    """Of members with the same reward the lower index comes first, and NaN comes after every number."""
+    """Of members with equal rewards the lower index comes first, and NaN comes after every number."""
     with create_run(path) as writer:
         for index, reward in ((3, 1.0), (1, 1.0), (2, math.nan), (0, -1.0), (4, math.inf)):
             member(writer, index, "x", reward)
@@ -88,7 +88,7 @@ def test_equal_rewards_are_in_the_order_of_the_indexes(group, path):
 
 
 def test_members_that_say_the_same_do_not_differ(group, path):
-    """The same text makes no difference, and neither do the ids that link tool calls to answers."""
+    """Equal texts are no difference, and neither are the ids that link tool calls to answers."""
 
     def turn(writer, index, name):
         calls = [{"id": name, "type": "function", "function": {"name": "add", "arguments": "{}"}}]
@@ -110,7 +110,7 @@ def test_members_that_say_the_same_do_not_differ(group, path):
 
 
 def test_prompts_are_shared_as_far_as_they_are_the_same(group, path):
-    """What the first prompts begin with is told once; where they part, each member has the rest of its own."""
+    """The common beginning of the first prompts is shown once; each member has the rest of its own."""
     with create_run(path) as writer:
         member(writer, 0, "a", prompt=("rules", "board", "you are X"))
         member(writer, 1, "b", prompt=("rules", "board", "you are O"))
@@ -131,7 +131,7 @@ def test_prompts_are_shared_as_far_as_they_are_the_same(group, path):
 
 
 def test_the_last_attempts_of_the_latest_session_are_the_members(group, path):
-    """An attempt that was tried again is counted, and what a restart repeated is left out with its scores."""
+    """An earlier attempt is counted, and what a restart repeated is left out with its scores."""
     with create_run(path) as writer:
         old = write(writer, index=0)
         about_group(writer, {"extra": {"ids": [old], "indexes": [0], "matrix": [[None]]}})
@@ -147,8 +147,8 @@ def test_the_last_attempts_of_the_latest_session_are_the_members(group, path):
     assert found.matrix is None
 
 
-def test_seats_of_a_game_are_told(group, path):
-    """A member of a game says which play and which player it was."""
+def test_seats_of_a_game_are_named(group, path):
+    """A member of a game has its episode and seat."""
     with create_run(path) as writer:
         for index in range(4):
             write(writer, index=index, episode=index // 2, seat=index % 2, reward=float(index))
@@ -156,7 +156,7 @@ def test_seats_of_a_game_are_told(group, path):
 
 
 def test_an_unknown_group_is_named(group, opened, path):
-    """A name that no group has is an error that says so; one that two runs have is not guessed at."""
+    """An unknown group is an error; a name that two runs have is refused as ambiguous."""
     with create_run(path) as writer:
         write(writer)
     with pytest.raises(UnknownNameError, match="no group 'h'"):
@@ -167,11 +167,11 @@ def test_an_unknown_group_is_named(group, opened, path):
         compare_group(opened([path, path.with_name("other")]), KEY)
 
 
-# What a reward is made of
+# The terms of a reward
 
 
 def test_terms_are_the_parts_that_the_record_keeps(group, path):
-    """Steps, grade and group grade sum up to the reward, and the numbers behind them have one name each."""
+    """Steps, grade and group grade sum to the reward, and each component has one name."""
     with create_run(path) as writer:
         rollout_builder = writer.begin(header(id="one", run=writer.run, session=writer.session, env="sums", group="g"))
         rollout_builder.extend([Message("user", "1 + 1?")])
@@ -194,7 +194,7 @@ def test_terms_are_the_parts_that_the_record_keeps(group, path):
 
 
 def test_a_clamp_is_a_term(group, path):
-    """What a limit took is what is missing between the parts and the reward, on the line and in a score."""
+    """A clamp is the difference between the parts and the reward, on the line and in a score."""
     with create_run(path) as writer:
         write(writer, index=0, reward=0.0, reward_so_far=1.0, unclamped_reward=1.0)
         late = write(writer, index=1, reward=None)
@@ -205,7 +205,7 @@ def test_a_clamp_is_a_term(group, path):
 
 
 def test_a_later_score_without_parts_is_the_whole(group, path):
-    """Somebody's own score named reward replaces the sum; other scores are beside it, the latest of each name."""
+    """A user's score named reward replaces the sum; other scores are listed, the latest of each name."""
     with create_run(path) as writer:
         one = member(writer, 0, "2", 1.0)
         writer.score(one, "reward", 0.125)
@@ -220,7 +220,7 @@ numbers = st.floats(-1e6, 1e6)
 
 
 def late(value, data):
-    """A score that gives a rollout its reward."""
+    """A score that sets a rollout's reward."""
     return Score(id="late", run="run", rollout="rollout", name="reward", value=value, data=data, created_at=utc_now())
 
 
@@ -228,7 +228,7 @@ def late(value, data):
     st.lists(numbers, max_size=4), st.none() | numbers, st.none() | numbers, st.booleans(), st.none() | numbers, numbers
 )
 def test_terms_sum_up_to_the_reward(steps, grade, group_grade, is_clamped, ended_before_first_turn, other):
-    """Whatever a rollout's parts are, and whatever its record says of the total, its terms sum up to the reward."""
+    """Whatever a rollout's parts and its total are, its terms sum to the reward."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([Message("user", "1 + 1?")])
     for reward in steps:
@@ -252,7 +252,7 @@ def test_terms_sum_up_to_the_reward(steps, grade, group_grade, is_clamped, ended
 
 
 def test_a_charge_that_is_in_no_step_is_a_term():
-    """A first prompt that did not fit was charged without a step, and what a record cannot explain is called so."""
+    """A charge for a first prompt that did not fit is the term `limit`; a total without parts is `unexplained`."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([Message("user", "long")])
     ended = outcome(reward=-0.1, reward_so_far=-0.1, stop_reason="context_overflow")
@@ -263,7 +263,7 @@ def test_a_charge_that_is_in_no_step_is_a_term():
 
 
 def test_numbers_that_do_not_fit_are_left_out():
-    """Of a map that somebody wrote into a score only its numbers count, and integers without end are none."""
+    """Of a map in a score only finite-size numbers are used; text and huge integers are ignored."""
     rollout_builder = RolloutBuilder(header())
     rollout = read(rollout_builder.encode(outcome()))
     odd = {"reward_data": {"a": 1, "b": "two", "c": None, "d": [3], "e": 10**400, "f": math.inf}}
@@ -282,7 +282,7 @@ said = st.builds(
 
 
 def read_out(messages):
-    """Everything that a reader sees, each character with where it stands."""
+    """The text of a transcript as a reader sees it, each character with its place."""
     for place, message in enumerate(messages):
         yield place, "role", None, 0, (message.role, message.name or "")
         for field, text in (("reasoning", message.reasoning or ""), ("content", message.content)):
@@ -296,7 +296,7 @@ def read_out(messages):
 
 @given(st.lists(said, max_size=3), st.lists(said, max_size=3))
 def test_first_difference_is_the_first(own, other):
-    """Before it both tell the same, character for character, and there they do not."""
+    """Before the first difference both texts are equal, character for character, and there they are not."""
     found = first_difference(own, other, "other")
     mine, theirs = list(read_out(own)), list(read_out(other))
     if found is None:
@@ -321,7 +321,7 @@ def test_first_difference_is_the_first(own, other):
 
 @given(st.text(max_size=30), st.text(min_size=1, max_size=5), st.text(max_size=5), st.sampled_from([1, 100_000]))
 def test_a_difference_is_found_in_long_texts(same, one, other, times):
-    """The offset is where the two part, also after very much that is the same."""
+    """The offset is right also after a very long common text."""
     common = same * times
     first, second = common + one, common + other
     found = first_difference([Message("user", first)], [Message("user", second)], "other")
@@ -332,11 +332,11 @@ def test_a_difference_is_found_in_long_texts(same, one, other, times):
         assert first[found.character : found.character + 1] != second[found.character : found.character + 1]
 
 
-# Why nothing is learnt
+# Why there is no signal
 
 
-def test_equal_rewards_teach_nothing(group, path):
-    """Where all rewards are the same the sentence says which it is, and why others have none."""
+def test_equal_rewards_have_no_signal(group, path):
+    """If all rewards are equal, the sentence names the value, and why others have none."""
     with create_run(path) as writer:
         for index in range(2):
             member(writer, index, f"{index}", 1.0)
@@ -364,7 +364,7 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_missing_reward_has_its_reason(group, path, reason):
-    """Where fewer than two have a reward, the sentence says why the others have none."""
+    """If fewer than two members have a reward, the sentence says why the others have none."""
     with create_run(path) as writer:
         write(writer, index=0, **REASONS[reason])
         write(writer, index=1)
@@ -372,7 +372,7 @@ def test_a_missing_reward_has_its_reason(group, path, reason):
 
 
 def test_a_group_grader_that_failed_is_named(group, path):
-    """Members that wait in vain for their group's grade say what became of it."""
+    """Members without their group's grade say what became of it."""
     failure = Failure(Layer.GRADER, "TimeoutError", "no answer")
     with create_run(path) as writer:
         for index in range(2):
@@ -383,7 +383,7 @@ def test_a_group_grader_that_failed_is_named(group, path):
 
 
 def test_a_reward_that_is_not_finite_is_named(group, path):
-    """One NaN takes every advantage away, and the sentence says whose it is."""
+    """One NaN makes every advantage undefined, and the sentence names the member."""
     with create_run(path) as writer:
         member(writer, 0, "a", 1.0)
         member(writer, 1, "b", math.nan)
@@ -405,7 +405,7 @@ def test_one_member_has_nothing_to_be_compared_with(group, path):
 
 @pytest.mark.parametrize("trace", ["full", "numbers"])
 def test_rubric_has_each_criterion_of_each_member(opened, path, trace):
-    """The grid has the very scores of the graders, also where the run keeps no text."""
+    """The grid has the graders' scores, also if the run keeps no text."""
     play("rubric", "scripted:noisy", out=path, groups=1, group_size=3, trace=trace)
     run = opened(path)
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
@@ -422,7 +422,7 @@ def test_rubric_has_each_criterion_of_each_member(opened, path, trace):
 
 @pytest.mark.parametrize("trace", ["full", "numbers"])
 def test_preferences_are_in_the_order_of_the_members(opened, path, trace):
-    """The matrix has what the tournament recorded of each pair, with rows and columns in the order of the rewards."""
+    """The matrix has the tournament's score of each pair, with rows and columns in the order of the rewards."""
     play("preference", "scripted:noisy", out=path, groups=1, group_size=4, trace=trace)
     run = opened(path)
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
@@ -452,8 +452,8 @@ ODD = [
 
 
 @pytest.mark.parametrize("data", ODD)
-def test_a_matrix_that_does_not_fit_is_none(group, path, data):
-    """What is no square matrix of members of the group is no matrix, and nothing raises."""
+def test_an_invalid_matrix_is_ignored(group, path, data):
+    """Data that is no square matrix of members is ignored, and nothing raises."""
     with create_run(path) as writer:
         write(writer, id="a")
         about_group(writer, data)
@@ -462,8 +462,8 @@ def test_a_matrix_that_does_not_fit_is_none(group, path, data):
     assert [late.name for late in found.scores] == ["group_grade"]
 
 
-def test_cells_that_are_no_numbers_are_none(group, path):
-    """A matrix that names its members keeps the cells that are numbers; who is no member is last, without a name."""
+def test_invalid_cells_are_none(group, path):
+    """A matrix keeps the cells that are numbers; an id that is no member comes last, without a name."""
     with create_run(path) as writer:
         write(writer, id="a", index=0, reward=0.0)
         write(writer, id="b", index=1, reward=1.0)
@@ -476,8 +476,8 @@ def test_cells_that_are_no_numbers_are_none(group, path):
     assert math.isnan(matrix.cells[0][1])
 
 
-def test_criteria_that_do_not_fit_are_left_out(group, path):
-    """A grade whose criteria are of another kind gives what can be read of them, or no grid."""
+def test_invalid_criteria_are_ignored(group, path):
+    """Of criteria of the wrong types, the readable ones are shown, or no grid."""
     with create_run(path) as writer:
         for index, criteria in enumerate(([{"name": "a", "weight": "heavy", "score": 0.5}, {"name": 7}, "b"], "none")):
             with writer.rollout(env="sums", task="t", group="g", index=index, iteration=0) as rollout:
@@ -488,11 +488,11 @@ def test_criteria_that_do_not_fit_are_left_out(group, path):
     assert [[cell.value for cell in row] for row in grid.cells] == [[None, 0.5]]
 
 
-# Much, damaged and withheld
+# Large, damaged and hashed records
 
 
-def test_long_texts_and_conversations_are_cut(group, path):
-    """No text and no list is longer than a page can hold, and each says how much was left out."""
+def test_long_texts_and_conversations_are_truncated(group, path):
+    """Texts and lists are truncated to a page's size, and each says how much was left out."""
     with create_run(path) as writer:
         with writer.rollout(env="sums", task="t", group="g", index=0, iteration=0) as rollout:
             history = [{"role": "user", "content": "s" * 50_000}]
@@ -516,7 +516,7 @@ def test_long_texts_and_conversations_are_cut(group, path):
 
 
 def test_a_very_large_group_is_compared_by_its_best(group, path):
-    """The numbers are those of all, the members those with the best rewards."""
+    """The numbers are those of all members; those with the best rewards are compared."""
     with create_run(path) as writer:
         for index in range(20):
             member(writer, index, f"{index}", float(index))
@@ -526,8 +526,8 @@ def test_a_very_large_group_is_compared_by_its_best(group, path):
     assert found.members[0].advantage == 9.5
 
 
-def test_withheld_texts_differ_as_wholes(opened, path):
-    """Where only lengths and hashes were kept, a difference has a message and no place in it."""
+def test_hashed_texts_differ_as_wholes(opened, path):
+    """If only lengths and hashes are recorded, a difference names the message and no offset."""
     play("arithmetic", "scripted:noisy", out=path, groups=1, group_size=4, trace="numbers")
     run = opened(path)
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
@@ -538,7 +538,7 @@ def test_withheld_texts_differ_as_wholes(opened, path):
 
 
 def damaged_run(opened, path, old, new):
-    """An open run of three members, whose file was damaged after its tables were made."""
+    """An open run of three members, whose file was damaged after its tables were built."""
     with create_run(path) as writer:
         for index in range(3):
             member(writer, index, f"answer {index}", float(index))
@@ -550,7 +550,7 @@ def damaged_run(opened, path, old, new):
 
 
 def test_damage_costs_only_what_it_held(opened, path):
-    """A line that was damaged after its table was made is missing, and the others are compared."""
+    """A line that was damaged after its table was built is missing, and the others are compared."""
     run = damaged_run(opened, path, b"answer 1", b"answer\x001")
     found = compare_group(run, KEY)
     assert [one.index for one in found.members] == [2, 0]
@@ -565,7 +565,7 @@ def test_a_group_without_a_readable_member(opened, path):
 
 
 def test_a_repeated_line_is_one_member(group, path):
-    """A line that is in the file twice, as after a copy that went wrong, is one member."""
+    """A line that is in the file twice, as after a faulty copy, is one member."""
     with create_run(path) as writer:
         for index in range(3):
             member(writer, index, f"answer {index}", float(index))
@@ -576,7 +576,7 @@ def test_a_repeated_line_is_one_member(group, path):
 
 
 def test_members_come_in_windows(group, path):
-    """Windows one after another have every member once, each compared with the one before it, also across windows."""
+    """Consecutive windows have every member once, each compared with the one before it, also across windows."""
     with create_run(path) as writer:
         ids = [member(writer, index, f"{index}", float(-index)) for index in range(20)]
     windows = [group(most=7, offset=offset) for offset in (0, 7, 14)]
@@ -591,7 +591,7 @@ def test_members_come_in_windows(group, path):
 
 
 def test_members_are_compared_with_a_chosen_one(group, path):
-    """With `against`, every member says where it differs from that one, also if it is in another window."""
+    """With `against`, every member is compared with that one, also if it is in another window."""
     with create_run(path) as writer:
         ids = [member(writer, index, "even" if index % 2 == 0 else f"odd {index}", float(-index)) for index in range(8)]
     for found in (group(against=ids[2]), group(against=ids[2], offset=4)):
@@ -604,7 +604,7 @@ def test_members_are_compared_with_a_chosen_one(group, path):
 
 
 def test_a_window_ends_before_its_lines_are_too_long(group, path, monkeypatch):
-    """Long records are read a few at a time, and at least one with the one before it."""
+    """Long records are read a few at a time, at least one with its predecessor."""
     monkeypatch.setattr("rolltrace.query.group_comparison._MAX_BYTES", 50_000)
     with create_run(path) as writer:
         for index in range(4):

@@ -1,4 +1,4 @@
-"""Numbers in bins: every number in exactly one, between edges that people can read."""
+"""Histograms: every number in exactly one bin, between readable edges."""
 
 import math
 from itertools import pairwise
@@ -18,7 +18,7 @@ usual = st.sampled_from([0.0, 0.1, 0.5, 1.0, -1.0]) | st.floats(-1.0, 1.0)
 
 @given(st.lists(anything | usual, max_size=30), st.integers(1, 40))
 def test_every_number_is_in_one_bin(values, most):
-    """The bins meet, grow, hold all finite numbers once, and are not too many; what is in none is counted."""
+    """The bins are adjacent, ordered, bounded in number, and hold each finite number once; others are counted apart."""
     found = histogram(values, most)
     finite = [value for value in values if value is not None and math.isfinite(value)]
     assert len(found.bins) <= most
@@ -35,7 +35,7 @@ def test_every_number_is_in_one_bin(values, most):
 
 
 def test_edges_are_round():
-    """Edges have few digits, and 0.3 is not 0.30000000000000004."""
+    """Edges have few digits: 0.3 and not 0.30000000000000004."""
     edges = [one.low for one in histogram([0.0, 1.0], 10).bins]
     assert edges == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     assert [one.low for one in histogram([0.013, 0.061], 5).bins] == [0.0, 0.02, 0.04, 0.06]
@@ -45,7 +45,7 @@ def test_edges_are_round():
 
 
 def test_equal_numbers_have_one_bin():
-    """Where all are the same there is nothing between edges, and of nothing there are no bins."""
+    """Equal numbers have one bin, and no numbers have none."""
     assert [(one.low, one.high, one.n) for one in histogram([2.5] * 4).bins] == [(2.5, 2.5, 4)]
     assert histogram([None, math.nan]).bins == ()
 
@@ -54,18 +54,18 @@ def test_equal_numbers_have_one_bin():
     "values", [[-1.7e308, 1.7e308], [0.0, 5e-324], [1e16, 1e16 + 2], [1.0, math.nextafter(1.0, 2.0)]]
 )
 def test_numbers_of_any_size_have_bins(values):
-    """Neither a range that is too wide to be a number nor one without room for an edge is an error."""
+    """Neither a range that overflows nor one too narrow for an edge is an error."""
     assert sum(one.n for one in histogram(values).bins) == 2
 
 
 def test_a_bin_is_needed():
-    """No bins cannot hold anything."""
+    """A histogram of 0 bins is refused."""
     with pytest.raises(InputError, match="at least one bin"):
         histogram([0.0, 1.0], 0)
 
 
 def test_sql_counts_as_python_does(opened, path):
-    """A run's rewards fall into the same bins as the list of them; attempts that were tried again do not count."""
+    """SQL puts a run's rewards into the same bins as Python; earlier attempts do not count."""
     rewards = [0.1 * number for number in range(11)] + [0.30000000000000004, 1.0, math.nan, None, -0.7, 1e-9]
     with create_run(path) as writer:
         for index, reward in enumerate(rewards):
@@ -79,7 +79,7 @@ def test_sql_counts_as_python_does(opened, path):
 
 
 def test_any_expression_is_counted(opened, path):
-    """Whatever is asked of whatever rows: what is no number is missing, and parameters stay apart from the SQL."""
+    """Any expression over any rows can be counted: other values are missing, and parameters are not part of the SQL."""
     with create_run(path) as writer:
         for index in range(4):
             write(writer, index=index, steps=index + 1, env="a" if index else "b", metrics={"x": float(index)})

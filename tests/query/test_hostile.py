@@ -1,4 +1,4 @@
-"""What a hostile reader, a damaged cache and a careless copy can do to the tables: nothing."""
+"""Hostile statements, a damaged cache and careless copies cannot change the tables."""
 
 import random
 import shutil
@@ -54,8 +54,8 @@ def test_damage_in_the_cache_never_gives_other_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
-def test_now_is_now_wherever_the_reader_lives(tmp_path, zone):
-    """Times are in UTC, also those that the engine makes up."""
+def test_now_is_in_utc(tmp_path, zone):
+    """Times are in UTC, also those that the engine computes."""
     run = record(tmp_path / "run", 3)
     sql = (
         "select count(*) filter (started_at > now()), count(*) filter (started_at > now() - interval 1 hour) "
@@ -68,8 +68,8 @@ def test_now_is_now_wherever_the_reader_lives(tmp_path, zone):
     assert ran.stdout == "[(0, 3)]\n"
 
 
-def test_a_time_with_a_zone_is_told_in_a_sentence(tmp_path, monkeypatch):
-    """What the engine cannot give without another package is not a traceback."""
+def test_a_time_with_a_zone_is_a_clear_error(tmp_path, monkeypatch):
+    """A type that DuckDB returns only with another package gives an error that says to cast, not a traceback."""
     monkeypatch.setitem(sys.modules, "pytz", None)
     with open_run(record(tmp_path / "run", 1)) as opened:
         with pytest.raises(InputError, match="::timestamp"):
@@ -78,7 +78,7 @@ def test_a_time_with_a_zone_is_told_in_a_sentence(tmp_path, monkeypatch):
 
 
 def test_links_and_copies_count_once(tmp_path):
-    """A link to a run beside it is passed over, and a copy is refused by name."""
+    """A link to a run beside it is skipped, and a copy is refused by name."""
     record(tmp_path / "runs" / "a", 5)
     (tmp_path / "runs" / "latest").symlink_to("a")
     with open_run(tmp_path / "runs") as opened:
@@ -101,8 +101,8 @@ def test_links_and_copies_count_once(tmp_path):
         "select json_deserialize_sql(json_serialize_sql('select 1'))",
     ],
 )
-def test_no_name_of_the_engine_can_be_borrowed(tmp_path, sql):
-    """A WITH query cannot make a name of the engine's own known elsewhere, and no text is planned as SQL."""
+def test_no_name_of_the_engine_can_be_shadowed(tmp_path, sql):
+    """A WITH query cannot shadow a name of the engine for use elsewhere, and no text is planned as SQL."""
     with (
         open_run(record(tmp_path / "run", 1)) as opened,
         pytest.raises(RolltraceError, match=r"WITH query|not allowed"),
@@ -111,7 +111,7 @@ def test_no_name_of_the_engine_can_be_borrowed(tmp_path, sql):
 
 
 def test_compactions_at_once_all_succeed(tmp_path):
-    """Three at once on a run with new lines end well, and the numbers are right."""
+    """Three concurrent compactions of a run with new lines succeed, and the numbers are right."""
     run = record(tmp_path / "run", 30)
     compact(run)
     record(run, 30, join=True)

@@ -20,7 +20,7 @@ ITERATIONS = 4
 
 @pytest.fixture
 def parts(path, monkeypatch):
-    """The folders of parts of a run, by iteration: each iteration was stored when it ended."""
+    """The folders of a run's parts, by iteration: each iteration was stored when it ended."""
     monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
     by_iteration = []
     with create_run(path) as writer, open_run(path) as run:
@@ -44,7 +44,7 @@ QUESTIONS = [
 
 
 def test_other_files_are_not_read(path, parts, monkeypatch):
-    """The files of other iterations are neither verified nor opened: the answer is the same without them."""
+    """Files of other iterations are neither verified nor opened: the answer is the same without them."""
     for file in (file for folder in {*parts[0], *parts[1], *parts[3]} for file in folder.glob("*.parquet")):
         file.unlink()
     before = sorted((path / "cache").rglob("*"))
@@ -59,7 +59,7 @@ def test_other_files_are_not_read(path, parts, monkeypatch):
 
 
 def test_rollouts_of_an_iteration_are_read_alone(path, parts):
-    """Records by a condition on the iteration do without the files of other iterations, too."""
+    """Reading records by a condition on the iteration does not open files of other iterations, either."""
     for file in (file for folder in {*parts[0], *parts[1], *parts[3]} for file in folder.glob("*.parquet")):
         file.unlink()
     with open_run(path) as run:
@@ -100,7 +100,7 @@ STATEMENTS = {
 
 
 def test_bounds_are_those_of_every_row():
-    """Only conditions that each row of the only table must meet are used; others leave the statement without bounds."""
+    """Bounds come only from conditions that each row of the only table must meet."""
     connection = duckdb.connect()
     for sql, bounds in STATEMENTS.items():
         assert check_statement(sql, connection).iterations == bounds, sql

@@ -1,4 +1,4 @@
-"""The metrics of iterations are the numbers of the tables."""
+"""The metrics of iterations agree with the tables."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def record(path, trace=None):
                     for index in range(3):
                         place = {"env": "sums", "task": str(group), "group": str(group), "index": index}
                         place |= {"iteration": iteration, "split": split}
-                        if index == 0:  # an attempt that failed, and does not count
+                        if index == 0:  # a failed attempt, which does not count
                             with run.rollout(**place) as r:
                                 r.step(QUESTION, "a lost answer", reward=9.0, reward_data={"correct": 9.0})
                                 r.end(error=OSError("lost"))
@@ -53,7 +53,7 @@ def run(tmp_path):
 
 
 def test_the_numbers_are_those_of_sql(run):
-    """Each metric equals what a plain statement about the tables says."""
+    """Each metric equals a plain statement about the tables."""
     for (split, iteration), metrics in iteration_metrics(run).items():
         rollouts = f"from rollouts where not retried and split = '{split}' and iteration = {iteration}"
         steps = f"from steps where rollout in (select id {rollouts})"
@@ -127,7 +127,7 @@ def test_some_iterations(run):
 
 
 def test_tokens_that_are_not_known(tmp_path):
-    """Where no step states its tokens, they are left out; a rollout without steps has none, which is known."""
+    """If no step has token counts, they are left out; a rollout without steps has 0 tokens."""
     place = {"env": "sums", "task": "17+25", "group": "17+25", "index": None}
     with rolltrace.create_run(tmp_path / "counted") as run:
         for iteration, usages in enumerate([[None, None], [None, {"completion_tokens": 4, "prompt_tokens": 6}]]):
@@ -144,7 +144,7 @@ def test_tokens_that_are_not_known(tmp_path):
 
 
 def test_lengths_are_known_without_text(tmp_path, run):
-    """A run that was recorded as numbers has the same metrics, but for its times."""
+    """A run that was recorded as numbers has the same metrics, except for its times."""
     record(tmp_path / "numbers", trace="numbers")
     with rolltrace.open_run(tmp_path / "numbers") as numbers:
         without_text = iteration_metrics(numbers)

@@ -27,7 +27,7 @@ def make_runs(folder, count=5, **options):
 
 
 def test_many_runs_have_the_rows_of_each(tmp_path):
-    """Also if some have late scores, several sessions, repeated lines, no rollouts, or were compacted."""
+    """The rows are the same also if some runs have late scores, several sessions, repeated lines or no rollouts."""
     [late, resumed, repeated, compacted, grown, *_] = make_runs(tmp_path, 7)
     with create_run(late, join=True, continues=()) as writer, open_run(late) as run:
         score(writer, next(run.rollouts()).id, 7.0)
@@ -62,7 +62,7 @@ def test_plain_runs_are_one_table(tmp_path, opened):
 
 
 def test_the_states_of_many_runs_are_counted_at_once(tmp_path, opened, monkeypatch):
-    """The state of a run with a plan depends on its rollouts: those of all runs are read once, not for each run."""
+    """The state of a run with a plan depends on its rollouts: those of all runs are read in one statement."""
     make_runs(tmp_path, 6, planned=4)
     refreshed = []
     refresh = RunTables.refresh
@@ -102,8 +102,8 @@ def test_several_runs_and_patterns_are_queried(tmp_path):
         open_run(tmp_path / "nothing-*")
 
 
-def test_what_cannot_be_read_is_named_with_its_run(tmp_path):
-    """Files of two runs may have the same name; one run alone names them as before."""
+def test_unreadable_files_are_named_with_their_run(tmp_path):
+    """Files of two runs may have the same name; for a single run the name has no prefix."""
     first, second, _ = make_runs(tmp_path, 3)
     for path in (first, second):
         (path / "rollouts" / "notes.txt").touch()
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_named_with_its_run(tmp_path):
 
 @pytest.mark.parametrize("data", [b"", b'{"v":1,', b'{"v":99}\n'], ids=["empty", "truncated", "of another version"])
 def test_a_run_without_a_valid_run_json_is_left_out(tmp_path, data):
-    """The other runs of a directory or pattern answer, and one line names it; a path that names it is refused."""
+    """The other runs of a directory or pattern are queried, and one line names it; its own path is refused."""
     first, second, _ = make_runs(tmp_path, 3)
     (second / "run.json").write_bytes(data)
 
@@ -153,8 +153,8 @@ def test_a_run_without_a_valid_run_json_is_left_out(tmp_path, data):
     ],
     ids=["regrade", "replay", "metrics", "resume"],
 )
-def test_what_is_about_one_run_refuses_several(tmp_path, command):
-    """Also if only one of them can be read: the other may be the one that is meant."""
+def test_commands_about_one_run_refuse_several(tmp_path, command):
+    """Several runs are refused also if only one of them can be read: the other may be the one that is meant."""
     first, _ = make_runs(tmp_path, 2)
     with pytest.raises(InputError, match=f"Expected one run, got {tmp_path} with 2 runs: name one of them"):
         command(tmp_path)

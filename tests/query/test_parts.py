@@ -1,4 +1,4 @@
-"""Parts: every value of a record is in its column, whichever process made the part."""
+"""Parts: every value of a record is in its column, whichever process built the part."""
 
 import contextlib
 import errno
@@ -56,7 +56,7 @@ ROWS = st.lists(st.fixed_dictionaries({kind: st.none() | values for kind, values
 
 
 def as_given(kind, value):
-    """What the table is given for a value: JSON as bytes, numbers that are not finite as text."""
+    """A value as it is given to the table: JSON as bytes, numbers that are not finite as text."""
     if kind == "JSON" and value is not None:
         return json.dumps(value, ensure_ascii=False).encode()
     if kind == "DOUBLE" and value is not None and not math.isfinite(value):
@@ -65,7 +65,7 @@ def as_given(kind, value):
 
 
 def as_answered(kind, value):
-    """What a query answers for a value."""
+    """A value as a query returns it."""
     if kind == "TIMESTAMP" and value is not None:
         return value.astimezone(UTC).replace(tzinfo=None, fold=0)
     if kind == "JSON" and value is not None:
@@ -76,7 +76,7 @@ def as_answered(kind, value):
 @settings(max_examples=examples(100))
 @given(ROWS, ROWS)
 def test_columns_hold_what_they_were_given(first, second):
-    """Every value comes back as it was, in every type, beside nulls, and from several chunks."""
+    """Every value is read back, in every type, among nulls, and from several chunks."""
     table = ArrowTable({kind: kind for kind in VALUES})
     for rows in filter(None, (first, second)):
         columns = {kind: [as_given(kind, row[kind]) for row in rows] for kind in VALUES}
@@ -87,7 +87,7 @@ def test_columns_hold_what_they_were_given(first, second):
 
 
 def answers(path):
-    """What the tables say, in a fixed order."""
+    """The rows of the tables, in a fixed order."""
     with open_run(path) as run:
         rows = [
             run.sql(f"select * from {table} order by all").fetchall()
@@ -113,7 +113,7 @@ def long_run(path, monkeypatch):
 
 
 def test_processes_make_the_same_parts(long_run, monkeypatch):
-    """Tables that several processes made are those that one made, and what is damaged is reported by both."""
+    """Several processes build the same tables as one, and both report the damage."""
     alone = answers(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     with open_run(long_run, partial=True) as run:
@@ -124,7 +124,7 @@ def test_processes_make_the_same_parts(long_run, monkeypatch):
 
 
 def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
-    """A run that was opened as partial answers with what is ready, and in the end with everything."""
+    """A run opened with `partial` answers with what is ready, and in the end with everything."""
     everything = answers(long_run)[0][0]
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     with open_run(long_run, partial=True) as run:
@@ -138,7 +138,7 @@ def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
 
 
 def test_a_partial_summary_is_about_one_part(long_run, monkeypatch):
-    """Its numbers fit together although processes go on reading, and it says how much of the run they are about."""
+    """The numbers of a partial summary are consistent although processes continue, and it says what they cover."""
     whole = summarize(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     reported = []
@@ -153,8 +153,8 @@ def test_a_partial_summary_is_about_one_part(long_run, monkeypatch):
     assert reported[-1] == 1
 
 
-def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):
-    """What it was to make is read by the process that asked."""
+def test_a_killed_process_costs_only_time(long_run, monkeypatch):
+    """The process that runs the query reads the lines itself."""
     alone = answers(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     monkeypatch.setattr(part_processes, "_build", _kill_itself)
@@ -162,7 +162,7 @@ def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):
 
 
 def test_later_readers_know_the_places_of_damage(long_run, monkeypatch):
-    """Stored parts say which lines could not be read, whichever process made them, also after they were merged."""
+    """Stored parts list unreadable lines, whichever process built them, also after merging."""
     monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
     monkeypatch.setattr(part_writer, "BATCH_BYTES", 9000)
     places = answers(long_run)[1]
@@ -173,7 +173,7 @@ def test_later_readers_know_the_places_of_damage(long_run, monkeypatch):
 
 
 def test_ids_are_found_in_every_chunk_and_in_merged_parts(path, monkeypatch):
-    """A part knows its first and last id, so that none is scanned for."""
+    """A part knows its first and last id, so that no part is scanned for an id outside."""
     monkeypatch.setattr(part_writer, "_CHUNK_LINES", 2)
     monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
     ids = []
@@ -189,8 +189,8 @@ def test_ids_are_found_in_every_chunk_and_in_merged_parts(path, monkeypatch):
 
 
 @pytest.mark.parametrize("ends_at_once", [True, False])
-def test_a_process_that_does_not_start_costs_nothing_but_time(long_run, monkeypatch, ends_at_once):
-    """What it was to make is read by the process that asked."""
+def test_a_process_that_does_not_start_costs_only_time(long_run, monkeypatch, ends_at_once):
+    """The process that runs the query reads the lines itself."""
     alone = answers(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     if ends_at_once:
@@ -205,7 +205,7 @@ def _fail_to_fork(*_, **__):
 
 
 def test_two_readers_do_not_make_the_same_parts(long_run, monkeypatch):
-    """While one makes the parts of a run, another waits for them, and uses them."""
+    """While one reader builds the parts of a run, another waits for them and uses them."""
     everything = answers(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
@@ -221,7 +221,7 @@ def _kill_itself(*_):
 
 
 def test_escaped_surrogates(path, monkeypatch):
-    """A pair in free-form text is one character; half of a pair costs the line that has it, and no other."""
+    """A surrogate pair in free-form text is one character; half of a pair costs its line only."""
     with create_run(path) as writer:
         for index in range(4):
             write(writer, index=index, env_args={"k": f"MARK{index}"})
@@ -239,7 +239,7 @@ def test_escaped_surrogates(path, monkeypatch):
 
 @pytest.mark.parametrize("text", [r"\ud83d", r"\\ud83d", "\\" * 3 + r"uDC00"])
 def test_text_that_looks_like_an_escaped_surrogate(path, text):
-    """Free-form text may have a backslash and digits: it is text, and breaks no table."""
+    """Free-form text with a backslash and digits stays text, and breaks no table."""
     with create_run(path) as writer:
         write(writer, env_args={"k": text})
     with open_run(path) as run:
@@ -286,7 +286,7 @@ else:
 
 
 def kill_readers(path, rng):
-    """Start two readers and a compaction, and kill each at a random moment."""
+    """Starts two readers and a compaction, and kills each at a random moment."""
     started = [
         subprocess.Popen([sys.executable, "-c", READER, str(path), action], stdout=subprocess.PIPE)
         for action in ("read", "read", "compact")
@@ -303,7 +303,7 @@ def kill_readers(path, rng):
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_readers_that_are_killed_leave_nothing_wrong(long_run, rounds):
-    """Whenever processes that make parts are killed, what they leave is not believed, or right."""
+    """Whenever processes that build parts are killed, what they leave is ignored or right."""
     everything = answers(long_run)[0]
     rng = random.Random(rounds)
     for _ in range(rounds):
@@ -316,7 +316,7 @@ def test_readers_that_are_killed_leave_nothing_wrong(long_run, rounds):
 
 
 def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch, tmp_path):
-    """Of what another process was making it reads nothing itself, and when it is closed, others go on."""
+    """A reader that waited for another's parts builds none itself, and after it is closed others can lock."""
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     other = part_processes.MakerLock(long_run, "rollouts")
     assert other.acquire()
@@ -335,7 +335,7 @@ def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch,
 
 
 def test_parts_of_the_same_lines_are_published_together(path, monkeypatch):
-    """Also if only the tables of texts are large: another process must not read their lines a second time."""
+    """Parts are stored together also if only the texts are large, so that no other process reads the lines again."""
     monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 30)
     with create_run(path) as writer:
         for index in range(10):
@@ -350,7 +350,7 @@ def test_parts_of_the_same_lines_are_published_together(path, monkeypatch):
 
 @pytest.mark.parametrize("is_near", [True, False])
 def test_a_part_that_cannot_be_published_stays_private(tmp_path, monkeypatch, is_near):
-    """Whether it is moved, or copied because the cache is on another file system."""
+    """A part stays private whether publishing moves it, or copies it to a cache on another file system."""
     part = Part(tmp_path / "part", PartInfo(kind="rollouts", ranges={}, stats=RowStats(rows={"rollouts": 1})))
     part.path.mkdir()
     part.table("rollouts").path.write_bytes(b"rows")
@@ -378,7 +378,7 @@ def _fail_to_sync(_):
 
 
 def test_a_reader_that_timed_out_keeps_no_lock(long_run, monkeypatch):
-    """Others go on when the processes that it started have ended."""
+    """Others can build parts once the processes of a timed-out reader have ended."""
     everything = answers(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     with open_run(long_run) as run:
@@ -389,7 +389,7 @@ def test_a_reader_that_timed_out_keeps_no_lock(long_run, monkeypatch):
 
 
 def test_a_run_that_is_held_survives_the_loss_of_its_cache(long_run, monkeypatch):
-    """The same lines are read again, and no later ones."""
+    """The same lines are read again after the cache is lost, and no later ones."""
     monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
     with open_run(long_run) as run:
         run.hold()

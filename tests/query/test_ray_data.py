@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.core, pytest.mark.skipif(not GUIDE.exists(), reason="t
 
 
 def test_the_guide_reads_tables_with_ray_data(tmp_path):
-    """Its program reads the rewards of one iteration, on a cluster of this machine."""
+    """The guide's program reads the rewards of one iteration, on a local cluster."""
     pytest.importorskip("ray.data", reason="needs Ray with its extra data")
     blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     [code] = [block for block in blocks if "import ray\n" in block]

@@ -1,4 +1,4 @@
-"""How people name rollouts, in runs of any size."""
+"""Naming rollouts, in runs of any size."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def find(path, opened):
 
 
 def test_end_of_an_address_is_enough(find):
-    """GROUP/INDEX names a rollout where only one matches."""
+    """GROUP/INDEX names a rollout if only one matches."""
     ids, found = find({"group": "a", "index": 0}, {"group": "a", "index": 1}, {"group": "aa", "index": 1})
     assert found("a/1") == [ids[1]]
     assert found("0/aa/1") == [ids[2]]
@@ -30,7 +30,7 @@ def test_end_of_an_address_is_enough(find):
 
 
 def test_parts_of_an_id_are_enough(find):
-    """An id is found by all of it, its beginning or its end; fewer than four letters are no part of one."""
+    """An id is found by all of it, its beginning or its end; parts of fewer than four characters are ignored."""
     ids, found = find({"index": 0}, {"index": 1})
     assert found(ids[1]) == found(ids[1][-10:]) == found(ids[1][:-1]) == [ids[1]]
     with pytest.raises(UnknownNameError):
@@ -45,14 +45,14 @@ def test_group_names_all_its_members(find):
 
 
 def test_a_number_alone_is_a_group(find):
-    """An index needs its group, so that groups that are numbered can be named."""
+    """An index needs its group, so that a number alone names a group."""
     ids, found = find(*({"group": group, "index": index} for group in ("0", "1") for index in range(3)))
     assert found("1") == ids[3:]
     assert found("1/2") == [ids[5]]
 
 
-def test_the_only_meaning_is_meant(find):
-    """Where a name is part of several ids, or the end of several addresses, and the name of one group, it is that."""
+def test_ambiguous_prefixes_are_refused(find):
+    """A prefix of several ids is refused with their number."""
     ids, found = find({"group": "a", "index": 0}, {"group": "a", "index": 1})
     start = ids[0][:4]
     assert ids[1].startswith(start)
@@ -61,7 +61,7 @@ def test_the_only_meaning_is_meant(find):
 
 
 def test_a_group_that_is_called_like_ids_begin(path, opened):
-    """The name of one group is found, although many ids begin so."""
+    """The name of a group is found, although many ids begin with it."""
     with create_run(path) as writer:
         start = write(writer, group="other")[:4]
         inside = write(writer, group=start)
@@ -70,7 +70,7 @@ def test_a_group_that_is_called_like_ids_begin(path, opened):
 
 
 def test_ambiguous_name_says_how_many_match(find):
-    """A name that several rollouts or groups have is refused with the first matches and the count of all."""
+    """A name that matches several rollouts or groups is refused with the first matches and their number."""
     ids, found = find(*({"group": "g", "index": 0, "iteration": iteration} for iteration in range(7)))
     with pytest.raises(InputError, match=r"7 rollouts of .* match 'g/0': train/sums/0/g/0 \(.*\), …\. Give more"):
         found("g/0")
@@ -80,7 +80,7 @@ def test_ambiguous_name_says_how_many_match(find):
 
 
 def test_unknown_name_suggests_the_nearest(find, tmp_path, opened):
-    """A name that nothing has is answered with the nearest, and how many were looked through."""
+    """An unknown name is refused with the nearest one and the number of rollouts."""
     _, found = find({"group": "apple", "index": 0}, {"group": "pear", "index": 0})
     with pytest.raises(UnknownNameError, match=r"among the 2 rollouts .* Did you mean 'apple/0'"):
         found("aple/0")
@@ -90,7 +90,7 @@ def test_unknown_name_suggests_the_nearest(find, tmp_path, opened):
 
 
 def test_address_means_the_last_attempt_of_the_latest_session(path, opened):
-    """Where an episode was played anew, its address names the last play; the others have their ids."""
+    """If an episode was repeated, its address names the last play; the others have their ids."""
     with create_run(path) as writer:
         superseded = write(writer, group="g", index=0)
     with create_run(path, join=True) as writer:
@@ -110,7 +110,7 @@ def test_a_line_that_is_there_twice_is_one_rollout(path, opened):
 
 
 def test_few_are_found_among_many(path, opened):
-    """However many ids and addresses hold a name somewhere, the group of that name is found."""
+    """However many ids and addresses contain a name, the group of that name is found."""
     with create_run(path) as writer:
         for number in range(10_500):
             write(writer, group=f"x01x{number}", index=1, iteration=1)
@@ -124,7 +124,7 @@ def test_few_are_found_among_many(path, opened):
 
 @pytest.mark.parametrize("name", ["", "/", "'", "g/", "/0", "g/-1", "g/00", f"g/{10**30}", "%", "a\x00b", '"; drop'])
 def test_strange_names_are_unknown(find, name):
-    """Whatever is asked for is a name, and nothing else."""
+    """Any text is treated as a name, and as nothing else."""
     _, found = find({"group": "g", "index": 0})
     with pytest.raises(UnknownNameError):
         found(name)

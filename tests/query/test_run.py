@@ -40,14 +40,14 @@ def run(path, opened):
 
 
 def test_open_run_is_public(run, path):
-    """`rolltrace.open_run` opens a run, which says where it is and what it is."""
+    """`rolltrace.open_run` opens a run, which has its path and info."""
     with rolltrace.open_run(path) as again:
         assert (again.path, again.info.id) == (path, run.info.id)
         assert str(path) in repr(again)
 
 
 def test_get_gives_the_whole_rollout(run):
-    """A rollout by id has its messages again."""
+    """A rollout by id has its messages."""
     [[rollout]] = run.sql("select id from rollouts where reward = 2").fetchall()
     assert [message.content for message in run.get(rollout).steps[0].trace.prompt] == ["1 + 1?"]
     with pytest.raises(UnknownNameError):
@@ -55,7 +55,7 @@ def test_get_gives_the_whole_rollout(run):
 
 
 def test_rollouts_by_condition_order_and_limit(run):
-    """Conditions and orders are SQL over the table's columns; without any, all come in the order of the files."""
+    """Conditions and orders are SQL over the table's columns; by default, rollouts come in the order of the files."""
     assert [rollout.index for rollout in run.rollouts()] == [0, 1, 2, 3]
     assert [rollout.index for rollout in run.rollouts(where="reward < 1")] == [0, 1]
     assert [rollout.index for rollout in run.rollouts(order_by='iteration desc, "index"', limit=3)] == [2, 3, 0]
@@ -64,7 +64,7 @@ def test_rollouts_by_condition_order_and_limit(run):
 
 
 def test_groups_are_rows_of_the_table_with_their_rollouts(path, opened):
-    """`run.groups` gives typed rows of `groups`, by condition, order and limit, and reads members when asked."""
+    """`run.groups` gives typed rows of `groups`, by condition, order and limit, and reads members lazily."""
     with create_run(path) as writer:
         for index in range(8):
             rollout = write(writer, index=index % 2, group=str(10 * (index // 2)), task=f"t{index}", reward=None)
@@ -96,7 +96,7 @@ def test_groups_are_rows_of_the_table_with_their_rollouts(path, opened):
 
 
 def test_a_rollout_has_its_late_scores(path, opened):
-    """`get`, `rollouts` and `follow` give a rollout the scores that are written by then, and its reward by them."""
+    """`get`, `rollouts` and `follow` give a rollout the scores written so far, and its reward by them."""
     with create_run(path) as writer:
         rollout = write(writer, reward=None)
         other = write(writer, index=1, reward=0.5)
@@ -123,7 +123,7 @@ def test_a_rollout_has_its_late_scores(path, opened):
 
 
 def test_a_rollout_that_is_copied_into_another_run_keeps_its_line(path, opened, tmp_path):
-    """Late scores are not written onto the line of a copy: `line_reward` stays what it was."""
+    """Late scores are not written onto the line of a copy: `line_reward` stays the same."""
     with create_run(path) as writer:
         rollout = write(writer, reward=None)
         score(writer, rollout, 1.25)
@@ -136,7 +136,7 @@ def test_a_rollout_that_is_copied_into_another_run_keeps_its_line(path, opened, 
 
 
 def test_a_score_whose_line_was_damaged_costs_only_itself(path, opened):
-    """A score that can no longer be read is a problem; the rollout and its other scores are there."""
+    """A score that can no longer be read is a problem; the rollout and its other scores are returned."""
     with create_run(path) as writer:
         rollout = write(writer, reward=None)
         for value in (1.0, 2.0):
@@ -168,8 +168,8 @@ def test_all_rollouts_come_in_the_order_of_the_files_however_many_are_sorted_at_
     assert [(one.id, one.reward) for one in run.rollouts(where="reward % 2 = 1")] == odd
 
 
-def test_place_that_is_wrong_is_found_out(run):
-    """A place at which another rollout stands, or nothing, gives the right rollout all the same."""
+def test_wrong_location_is_detected(run):
+    """A location that holds another rollout, or nothing, still gives the right rollout."""
     first, second = run.sql("select id from rollouts order by reward limit 2").fetchall()
     [place] = list(RunReader(run.path).cursor("rollouts").read())[:1]
     with LineReader(RunReader(run.path)) as lines:
@@ -180,7 +180,7 @@ def test_place_that_is_wrong_is_found_out(run):
 
 
 def test_condition_uses_the_latest_reward(path, opened):
-    """What a score changed counts in a condition, too."""
+    """A condition uses the reward with late scores."""
     with create_run(path) as writer:
         wanted = write(writer, reward=0.0)
         write(writer, index=1, reward=0.0)
@@ -201,20 +201,20 @@ def test_condition_uses_the_latest_reward(path, opened):
     ],
 )
 def test_condition_is_one_expression(run, where):
-    """A condition that is more than a condition is refused before anything is read."""
+    """A text that is more than a condition is refused before anything is read."""
     with pytest.raises(InputError, match="Expected an SQL expression"):
         run.rollouts(where=where)
 
 
 @pytest.mark.parametrize("order_by", ["id limit 1", "id; select 1", "id union select 1", "", "id offset 2"])
 def test_order_is_an_order(run, order_by):
-    """An order that is more than an order is refused."""
+    """A text that is more than an order is refused."""
     with pytest.raises(InputError, match="Expected an SQL expression"):
         run.rollouts(order_by=order_by)
 
 
-def test_conditions_obey_the_walls(run):
-    """A condition can reach no further than a statement."""
+def test_conditions_are_sandboxed(run):
+    """A condition is limited like a statement."""
     with pytest.raises(InputError, match="not allowed"):
         run.rollouts(where="exists (select * from read_text('/etc/passwd'))")
     with pytest.raises(InputError, match="rewrd"):
@@ -224,7 +224,7 @@ def test_conditions_obey_the_walls(run):
 
 
 def test_result_is_rows_or_dicts(run):
-    """A result knows its columns, and gives each row once, by its place or by the names of the columns."""
+    """A result knows its columns, and yields each row once, as a tuple or as a dict."""
     result = run.sql("select iteration, sum(reward) as total, 1 as total from rollouts group by 1 order by 1")
     assert result.columns == ("iteration", "total", "total")
     assert result.types[:2] == ("BIGINT", "DOUBLE")
@@ -233,8 +233,8 @@ def test_result_is_rows_or_dicts(run):
     assert (result.fetchall(), list(result), result.fetchone(), result.fetchmany(2)) == ([], [], None, [])
 
 
-def test_rows_go_on_where_they_stopped(run):
-    """However rows are taken, each comes once and in order, and a look at the result takes none."""
+def test_rows_continue_where_they_stopped(run):
+    """However rows are taken, each comes once and in order, and printing the result takes none."""
     result = run.sql("select range from range(5000)")
     assert repr(result).splitlines()[1] == "0"
     assert (result.fetchone(), result.fetchmany(2)) == ((0,), [(1,), (2,)])
@@ -263,7 +263,7 @@ def test_loop_over_fetchone_ends(run):
 
 @pytest.mark.parametrize("take", ["fetchone", "fetchall", "arrow", "pandas", "polars", "dicts"])
 def test_result_is_of_the_moment_in_which_it_was_asked_for(path, opened, take):
-    """Whichever way its rows are taken, a statement sees its tables as they were when `sql` was called."""
+    """However its rows are taken, a statement sees its tables as they were when `sql` was called."""
     if take in ("arrow", "pandas", "polars"):
         pytest.importorskip("pyarrow")
         pytest.importorskip("pandas" if take != "polars" else "polars")
@@ -279,7 +279,7 @@ def test_result_is_of_the_moment_in_which_it_was_asked_for(path, opened, take):
 
 
 def test_result_shows_itself_safely(run):
-    """Printed, a result is a table in which nothing can steer a terminal."""
+    """A printed result is a table without terminal control characters."""
     shown = repr(run.sql("select 'a' as text union all select 'b\x1b[2J\n' order by 1"))
     assert shown.splitlines() == ["text", "a", "b␛[2J␊"]
     assert repr(run.sql("select range from range(100)")).endswith("19\n…")
@@ -299,14 +299,14 @@ def test_frames(run):
 
 @pytest.mark.parametrize("kind", ["pyarrow", "pandas", "polars"])
 def test_missing_library_is_named(run, kind, monkeypatch):
-    """A frame whose library is not installed says what to install."""
+    """The error of a missing library says what to install."""
     monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(InputError, match=f"pip install {kind}"):
         getattr(run.sql("select 1"), "arrow" if kind == "pyarrow" else kind)()
 
 
 def test_many_runs_are_one(tmp_path, opened):
-    """A directory of runs, or a list of them, has the rows of all, told apart by `run`."""
+    """A directory or list of runs has the rows of all, told apart by `run`."""
     runs = {}
     for name in ("a", "b"):
         with create_run(tmp_path / name) as writer:
@@ -322,8 +322,8 @@ def test_many_runs_are_one(tmp_path, opened):
     assert opened([tmp_path / "b"]).sql("select count(*) from rollouts").fetchone() == (2,)
 
 
-def test_no_run_is_said(tmp_path):
-    """A place without runs is named."""
+def test_a_path_without_runs_is_named(tmp_path):
+    """The error names a path without runs."""
     with pytest.raises(RunNotFoundError, match="got nothing"):
         open_run(tmp_path / "nowhere")
     with pytest.raises(RunNotFoundError, match="got neither"):
@@ -333,7 +333,7 @@ def test_no_run_is_said(tmp_path):
 
 
 def test_empty_run_has_empty_tables(path, opened):
-    """A run without a rollout answers, with no rows and the same columns."""
+    """A run without rollouts has tables without rows and the same columns."""
     create_run(path).close()
     run = opened(path)
     for table in ("rollouts", "every_rollout", "steps", "messages", "scores", "groups"):
@@ -367,7 +367,7 @@ def test_ctrl_c_ends_a_statement(run, copied):
 
 @pytest.mark.parametrize("take", ["fetchall", "arrow", "pandas"])
 def test_fetching_counts_too(run, take):
-    """The time is for all of a statement: many quick rows are given up as one slow one is."""
+    """The time-out covers fetching too: many fast rows count like one slow statement."""
     if take != "fetchall":
         pytest.importorskip("pyarrow")
         pytest.importorskip("pandas")
@@ -376,27 +376,27 @@ def test_fetching_counts_too(run, take):
 
 
 def test_iterating_has_one_clock(run):
-    """While rows are taken one by one, the clock is not set back."""
+    """The time-out is not reset while rows are taken one by one."""
     with pytest.raises(QueryTimeoutError, match="longer than"):  # on a busy machine it may be over before the first row
         for _ in run.sql(f"select a.range from {ENDLESS}", timeout=0.1):
             pass
 
 
 def test_memory_is_an_amount():
-    """A bound that is no amount is refused."""
+    """An invalid memory limit is refused."""
     with pytest.raises(InputError, match="such as 2GB"):
         open_run(".", memory="lots'; --")
 
 
 def test_closed_run_opens_again(run):
-    """Closing gives things back; asking again works."""
+    """A closed run can be queried again."""
     run.close()
     assert run.sql("select count(*) from rollouts").fetchone() == (4,)
     assert math.isnan(run.sql("select 'nan'::double").fetchone()[0])
 
 
-def test_values_stand_apart_from_the_statement(run):
-    """Values come by place or by name, and are never taken for SQL."""
+def test_parameters_are_separate_from_the_statement(run):
+    """Parameters are positional or named, and never interpreted as SQL."""
     assert run.sql('select "index" from rollouts where reward > ? and env = ?', [1.5, "sums"]).fetchall() == [(3,)]
     named = run.sql('select "index" from rollouts where reward = $wanted', {"wanted": -1})
     assert named.fetchall() == [(0,)]
@@ -406,8 +406,8 @@ def test_values_stand_apart_from_the_statement(run):
     assert run.sql("explain select ?", [1]).fetchall()
 
 
-def test_values_make_frames_too(run):
-    """A statement with values becomes a frame as any other does."""
+def test_parameters_work_with_frames(run):
+    """A statement with parameters becomes a frame as any other does."""
     pytest.importorskip("pyarrow")
     assert run.sql("select range + ? as n from range(2)", [5]).arrow().column("n").to_pylist() == [5, 6]
 
@@ -430,8 +430,8 @@ def test_values_make_frames_too(run):
         ("select ? + $a", [1]),
     ],
 )
-def test_wrong_values_are_explained(run, sql, parameters):
-    """Values that do not fit the statement, or that SQL does not have, are refused with a reason."""
+def test_wrong_parameters_are_explained(run, sql, parameters):
+    """Parameters that do not match the statement, or of a type that SQL lacks, are refused with a reason."""
     with pytest.raises(InputError):
         run.sql(sql, parameters)
 
@@ -446,7 +446,7 @@ def test_pages(run):
 
 
 def test_follow_gives_the_records_of_all_runs(tmp_path, opened):
-    """Several runs are followed as one, to the end of what was written before it was stopped."""
+    """Several runs are followed as one, up to what was written before the stop."""
     written, stop = set(), threading.Event()
     for name in ("a", "b"):
         with create_run(tmp_path / name) as writer:
@@ -465,8 +465,8 @@ def test_follow_gives_the_records_of_all_runs(tmp_path, opened):
         both.follow("nothing")
 
 
-def test_get_asks_what_is_indexed_first(tmp_path, opened, file_reads):
-    """Of many runs, the one whose index has the id is asked; the others are not looked through for it."""
+def test_get_uses_indexed_runs_first(tmp_path, opened, file_reads):
+    """Of many runs, the one whose index has the id is used; the others are not scanned."""
     names = ("a", "b", "c")
     ids = {}
     with contextlib.ExitStack() as stack:
@@ -487,7 +487,7 @@ def test_get_asks_what_is_indexed_first(tmp_path, opened, file_reads):
 
 
 def test_rollouts_leaves_damaged_lines_out(path, opened):
-    """A line that was damaged after its table was made is reported and left out; the rollouts after it follow."""
+    """A line that was damaged after its table was built is reported and left out; later rollouts follow."""
     with create_run(path) as writer:
         for index in range(5):
             with writer.rollout(env="e", task="t", group="g", index=index) as rollout:

@@ -13,7 +13,7 @@ from rolltrace.store.run_files import FileEntry, RunFiles
 
 
 class MemoryFiles(RunFiles):
-    """The files of a run as bytes in memory: it can only list, give sizes, and read ranges."""
+    """The files of a run in memory: it can only list, give sizes, and read ranges."""
 
     path = Path("memory:/run")
 

@@ -1,4 +1,4 @@
-"""A listing of runs: found wherever they are, told quickly, and by what their files say."""
+"""A listing of runs: found at any depth, fast, and based on their files."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from rolltrace.trace.strict_json import encode_json
 
 
 def play(writer, reward=1.0, late=None, **fields):
-    """Record one rollout, and a late reward where there is one."""
+    """Records one rollout, with a late reward if given."""
     identity = {"env": "sums", "task": "t", "group": "g", "index": 0, "policy": "p"} | fields
     header = Header(id=new_id(), run=writer.run, session=writer.session, started_at=utc_now(), **identity)
     rollout_builder = writer.begin(header)
@@ -46,7 +46,7 @@ def play(writer, reward=1.0, late=None, **fields):
 
 @pytest.fixture
 def runs(tmp_path) -> Path:
-    """Two runs, one of them deeper, and things that are none."""
+    """Two runs, one of them deeper, and other files and folders."""
     with create_run(tmp_path / "first") as writer:
         play(writer, group="a", index=0, reward=1.0)
         play(writer, group="a", index=1, reward=0.0, env="products")
@@ -68,7 +68,7 @@ def test_runs_are_found_wherever_they_are(runs):
 
 
 def test_numbers_are_those_of_the_files(runs):
-    """Late rewards count, and what is not finite does not; every env and policy is named."""
+    """Late rewards count, and those that are not finite do not; every env and policy is named."""
     first = list_runs(runs).runs[1]
     assert (first.rollouts, first.groups, first.lost, first.state) == (4, 3, 0, RunState.COMPLETE)
     assert (first.envs, first.policies) == (("sums", "products"), ("p",))
@@ -87,8 +87,8 @@ def test_rewards_beyond_all_numbers(tmp_path):
     assert (run.rollouts, run.mean_reward) == (3, float("inf"))
 
 
-def test_only_the_newest_are_looked_into(runs, file_reads):
-    """With a limit, the others are counted and not read."""
+def test_only_the_newest_are_read(runs, file_reads):
+    """With a limit, the other runs are counted and not read."""
     found = list_runs(runs, limit=1)
     assert ([run.name for run in found.runs], found.total) == (["deep/er/second"], 2)
     assert file_reads.opened(runs / "first" / "rollouts") == []
@@ -97,7 +97,7 @@ def test_only_the_newest_are_looked_into(runs, file_reads):
 
 
 def test_a_large_run_is_not_read(runs, monkeypatch):
-    """What would take long is left out, until tables are there that answer it; both answers are the same."""
+    """Numbers that would take long are left out until there are tables; both ways give the same numbers."""
     read = list_runs(runs / "first").runs[0]
     monkeypatch.setattr(listing, "MAX_BYTES", 10)
     unread = list_runs(runs / "first").runs[0]
@@ -110,7 +110,7 @@ def test_a_large_run_is_not_read(runs, monkeypatch):
 
 
 def forge(path, *changes):
-    """Put more lines after the last one of a run's ledger, each with a right checksum."""
+    """Appends lines to a run's ledger, each with a right checksum."""
     (file,) = (path / "ledger").iterdir()
     record = json.loads(file.read_bytes().splitlines()[-1])
     del record["crc"]
@@ -130,14 +130,14 @@ def forge(path, *changes):
     ],
 )
 def test_state_is_what_the_ledgers_tell(runs, fields, state, lost, maybe_lost):
-    """A run that lost something says so, beside its state."""
+    """A run with losses says so, in addition to its state."""
     forge(runs / "first", fields)
     first = list_runs(runs / "first").runs[0]
     assert (first.state, first.lost, first.maybe_lost) == (state, lost, maybe_lost)
 
 
 def test_the_last_whole_line_of_a_ledger_counts(runs):
-    """However long a ledger is, and however its last line was torn."""
+    """The last complete line counts, however long a ledger is, and however its end was torn."""
     forge(runs / "first", *({"recorded": number} for number in range(300)))
     (file,) = (runs / "first" / "ledger").iterdir()
     file.write_bytes(file.read_bytes() + b'{"v":2,"torn')
@@ -146,7 +146,7 @@ def test_the_last_whole_line_of_a_ledger_counts(runs):
 
 
 def test_damaged_runs_are_listed(runs):
-    """A run that lost its ledger or a line is listed with what is left."""
+    """A run that lost its ledger or a line is listed with the rest."""
     for file in (runs / "first" / "ledger").iterdir():
         file.write_bytes(b"garbage\n")
     (file,) = (runs / "first" / "rollouts").iterdir()
@@ -165,7 +165,7 @@ def test_a_listing_is_json(runs):
 
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path):
-    """There is nothing to list in a file, or nowhere."""
+    """A file or a missing path cannot be listed."""
     (tmp_path / "file").write_text("")
     for name in ("file", "nowhere"):
         with pytest.raises(RunNotFoundError, match="Expected a directory"):
@@ -181,7 +181,7 @@ def large(path, monkeypatch):
 
 
 def test_a_run_is_read_once(runs, file_reads, monkeypatch):
-    """Its numbers are stored, and read again only if a file has changed, or if another user stored them."""
+    """A run's numbers are stored, and recomputed only if a file has changed or another user stored them."""
     large(runs / "first", monkeypatch)
     read = list_runs(runs / "first").runs[0]
     assert file_reads.opened(runs / "first" / "rollouts") != []
@@ -198,7 +198,7 @@ def test_a_run_is_read_once(runs, file_reads, monkeypatch):
 
 
 def test_reading_many_runs_ends_in_time(runs, monkeypatch):
-    """When the time is over, runs that were never read are listed by their ledgers."""
+    """After the time limit, runs that were never read are listed by their ledgers."""
     listed = list_runs(runs, seconds=0.0)
     assert ([run.rollouts for run in listed.runs], listed.unread) == ([None, None], 2)
     assert [run.recorded for run in listed.runs] == [0, 4]
@@ -209,7 +209,7 @@ def test_reading_many_runs_ends_in_time(runs, monkeypatch):
 
 
 def test_linked_runs_are_listed_once(runs, tmp_path_factory):
-    """A link to a run or to a directory of runs elsewhere is followed; a loop, or a run that is listed, is not."""
+    """A link to a run or to a directory of runs is followed; a loop, or a link to a listed run, is not."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     create_run(elsewhere / "third").close()
     (runs / "deep" / "linked").symlink_to(elsewhere)
@@ -224,7 +224,7 @@ def test_linked_runs_are_listed_once(runs, tmp_path_factory):
 
 
 def test_a_missing_last_file_is_damage(runs):
-    """No later file shows that it is missing, but the ledger does; scores are counted, too."""
+    """A missing last file is found by the ledger's count, also for scores."""
     for folder, message in (("scores", "1 scores were recorded, 0 can be read"), ("rollouts", "4 rollouts were rec")):
         (file,) = (runs / "first" / folder).iterdir()
         file.unlink()
@@ -234,7 +234,7 @@ def test_a_missing_last_file_is_damage(runs):
 
 
 def test_a_damaged_line_is_reported_once(runs):
-    """The line that is damaged accounts for the line that is missing; one that was cut off has no other trace."""
+    """A damaged line accounts for the missing line; a line that was cut off is only missed by the ledger."""
     (file,) = (runs / "first" / "rollouts").iterdir()
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([lines[0].replace(b"1 + 1", b"1 + 2"), *lines[1:]]))
@@ -247,7 +247,7 @@ def test_a_damaged_line_is_reported_once(runs):
 
 
 def test_a_repeated_line_counts_once(runs):
-    """Within a file and in a copy of it; the listing says so."""
+    """A line that is repeated within a file or in a copy counts once, and the listing says so."""
     before = list_runs(runs).runs[1]
     (file,) = (runs / "first" / "rollouts").iterdir()
     lines = file.read_bytes().splitlines(keepends=True)

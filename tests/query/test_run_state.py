@@ -1,4 +1,4 @@
-"""Running, complete, interrupted or died: one state, whoever is asked."""
+"""Running, complete, interrupted or died: every reader reports the same state."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def session(start, end, *, closed=True, recorded=0, continues=None):
-    """The last ledger of a session that lasted from so many to so many seconds before now."""
+    """The last ledger of a session that lasted between these seconds before now."""
     begun = int((NOW - timedelta(seconds=start)).timestamp() * 1000)
     return Ledger(
         run="r", session=f"{begun:012x}{0:020x}", written_at=NOW - timedelta(seconds=end), closed=closed,
@@ -65,12 +65,12 @@ ALIVE = session(900, 29, closed=False)
     ],
 )
 def test_state_of_a_run(ledgers, planned, finished, state):
-    """Any session that runs makes a run running; one that died and was not taken over, died; then the plan decides."""
+    """A running session makes a run running; a dead one that was not continued, died; otherwise the plan decides."""
     assert run_state(ledgers, planned, finished, NOW) is state
 
 
 def test_run_that_was_stopped_early_is_interrupted(path):
-    """A run with 64 of 1,200 planned rollouts is interrupted, and everything that reads it says so."""
+    """A run with 64 of 1,200 planned rollouts is interrupted, for every reader."""
     with create_run(path, planned=1200) as writer:
         for index in range(64):
             write(writer, index=index)
@@ -81,8 +81,8 @@ def test_run_that_was_stopped_early_is_interrupted(path):
     assert [finding.data for finding in result.findings] == [{"planned": 1200, "finished": 64}]
 
 
-def test_what_was_cancelled_or_retried_is_not_done(path):
-    """Lines of cancelled rollouts and of earlier attempts do not make a plan complete."""
+def test_cancelled_and_retried_rollouts_do_not_count(path):
+    """Lines of cancelled rollouts and of earlier attempts do not complete a plan."""
     with create_run(path, planned=2) as writer:
         write(writer)
         write(writer, index=1, status=Status.CANCELLED, reward=None)
@@ -98,7 +98,7 @@ def test_what_was_cancelled_or_retried_is_not_done(path):
 
 
 def test_run_that_was_played_to_its_end_is_complete(path):
-    """`play` records its plan; a run that has all of it is complete, and one that lacks some is interrupted."""
+    """`play` records its plan; a run with all of it is complete, and one without is interrupted."""
     play("arithmetic", "scripted:noisy", out=path, groups=2, group_size=2)
     assert states(path) == "complete"
     assert json.loads((path / "run.json").read_text())["planned"] == 4
@@ -107,7 +107,7 @@ def test_run_that_was_played_to_its_end_is_complete(path):
 
 
 def test_no_plan_is_read_from_the_config(path):
-    """The config of a loop of your own is its own affair, even if it has the names of `play`'s options."""
+    """The config of a user's own loop is not a plan, even if it has the names of `play`'s options."""
     with create_run(path, config={"iterations": 1000, "groups": 8, "group_size": 4}) as writer:
         write(writer)
     assert states(path) == "complete"
@@ -124,7 +124,7 @@ def test_games_are_counted_in_episodes(path):
 
 
 def test_an_aborted_episode_is_finished(path):
-    """An episode that was aborted because a seat failed has its result, whichever seat that was."""
+    """An episode that was aborted because a seat failed is finished, whichever seat that was."""
     with create_run(path, planned=1) as writer:
         write(writer, index=0, episode=0, seat=0, status=Status.CANCELLED, stop_reason="episode_aborted", reward=None)
         write(writer, index=1, episode=0, seat=1, status=Status.ERROR, stop_reason="error", reward=None)
@@ -145,7 +145,7 @@ FAILED_GRADING = Failure(Layer.GRADER, "ValueError", "no verdict")
     ],
 )
 def test_an_episode_whose_grading_was_interrupted_is_not_finished(path, errors, state):
-    """A null reward is a result if a loop of one's own recorded it or if grading failed, not if it was interrupted."""
+    """A null reward is a result if a user's loop recorded it or grading failed, but not if grading was interrupted."""
     with create_run(path, planned=2) as writer:
         write(writer)
         rollout = write(writer, index=1, reward=None)
@@ -160,7 +160,7 @@ def test_an_episode_whose_grading_was_interrupted_is_not_finished(path, errors, 
 
 
 def append(path, ledger):
-    """Append a line to a session's ledger."""
+    """Appends a line to a session's ledger."""
     with (path / "ledger" / f"{ledger.session}.jsonl").open("ab") as file:
         file.write(encode_ledger(ledger))
 
@@ -172,7 +172,7 @@ def last(path):
 
 
 def test_session_that_falls_silent_died(path):
-    """A session that is open is running; half a minute after its last line it has died, and `check` fails."""
+    """An open session is running; half a minute after its last line it has died, and `check` fails."""
     with create_run(path, planned=2) as writer:
         write(writer)
         writer.flush()
@@ -190,7 +190,7 @@ def test_session_that_falls_silent_died(path):
 
 @pytest.mark.parametrize("planned", [0, -1, 1.5, True, "many"])
 def test_plan_is_a_number_of_rollouts(path, planned):
-    """A plan that is no number of rollouts is refused, and no run is made."""
+    """A plan that is no number of rollouts is refused, and no run is created."""
     with pytest.raises(InputError, match="Expected planned= to be a number of rollouts"):
         create_run(path, planned=planned)
     assert not path.exists()

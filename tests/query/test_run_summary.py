@@ -45,7 +45,7 @@ def play(writer, group, index, reward=1.0, *, iteration=0, attempt=0, split="tra
 
 
 def begin(writer):
-    """Begin a rollout that never ends."""
+    """Begins a rollout that never ends."""
     writer.begin(
         Header(
             id=new_id(), run=writer.run, session=writer.session, env="sums", task="t", group="z", index=0,
@@ -68,7 +68,7 @@ def summary(played):
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Group a has a signal, b has none, c failed and was tried again; an evaluation; and an iteration that follows."""
+    """Group a has a signal, b has none, c failed and was retried; an evaluation; and a following iteration."""
     path = tmp_path_factory.mktemp("played") / "run"
     with create_run(path) as writer:
         play(writer, "a", 0, 1.0)
@@ -83,7 +83,7 @@ def played(tmp_path_factory):
 
 
 def test_totals(summary):
-    """Everything is counted once, over all rollouts; an attempt that was tried again is told apart."""
+    """Everything is counted once, over all rollouts; earlier attempts are counted apart."""
     assert (summary.rollouts, summary.retried, summary.superseded, summary.steps) == (7, 1, 0, 7)
     assert summary.attempts == 8
     assert summary.envs == {"sums": 7}
@@ -99,7 +99,7 @@ def test_totals(summary):
 
 
 def test_rewards(summary):
-    """The mean is over those that have a reward, and the rest is said."""
+    """The mean is over rollouts with a reward, and the number of the others is given."""
     rewards = summary.rewards
     assert (rewards.n, rewards.missing, rewards.non_finite) == (7, 0, 0)
     assert rewards.mean == pytest.approx(3.5 / 7)
@@ -109,7 +109,7 @@ def test_rewards(summary):
 
 
 def test_groups_with_and_without_signal(summary):
-    """A group carries a signal where members differ; one of a single member is in neither number."""
+    """A group has a signal if members differ; a group of one is in neither number."""
     assert (summary.groups, summary.groups_with_signal, summary.groups_without_signal) == (5, 1, 1)
 
 
@@ -126,13 +126,13 @@ def test_iterations(summary):
 
 
 def test_errors_are_counted_by_layer_and_type(summary):
-    """A failure is told with its layer, type, count and one message, also where it was tried again."""
+    """A failure has its layer, type, count and one message, also if it was retried."""
     [error] = summary.errors
     assert (error.layer, error.type, error.count, error.example) == ("env", "OSError", 1, "gone")
 
 
 def test_a_restart_supersedes(path):
-    """Where a later session repeats an iteration its rollouts count, and the others are told apart."""
+    """If a later session repeats an iteration, its rollouts count, and the others are counted apart."""
     with create_run(path, join=True) as writer:
         play(writer, "a", 0, 0.25)
     summary = summarize(path)
@@ -141,7 +141,7 @@ def test_a_restart_supersedes(path):
 
 
 def test_rewards_that_are_not_finite_are_counted(path):
-    """NaN and infinities are left out of the mean, and said."""
+    """NaN and infinities are left out of the mean, and counted."""
     with create_run(path, join=True) as writer:
         play(writer, "z", 0, float("nan"))
         play(writer, "z", 1, float("inf"))
@@ -151,7 +151,7 @@ def test_rewards_that_are_not_finite_are_counted(path):
 
 
 def test_an_empty_run(tmp_path):
-    """A run without rollouts has numbers, too."""
+    """The summary of a run without rollouts is no error."""
     create_run(tmp_path / "run").close()
     summary = summarize(tmp_path / "run")
     assert (summary.rollouts, summary.groups, summary.iterations) == (0, 0, ())
@@ -159,7 +159,7 @@ def test_an_empty_run(tmp_path):
     json.loads(encode_json(summary))
 
 
-def test_what_cannot_be_read_is_told(path):
+def test_unreadable_places_are_reported(path):
     """Problems are counted and named."""
     (file,) = (path / "rollouts").iterdir()
     file.write_bytes(file.read_bytes() + b"garbage\n")
@@ -169,8 +169,8 @@ def test_what_cannot_be_read_is_told(path):
     assert summary.rollouts == 7
 
 
-def test_a_torn_ledger_is_told(path):
-    """What a ledger lost counts among the problems."""
+def test_a_torn_ledger_is_reported(path):
+    """A torn line of a ledger counts among the problems."""
     (file,) = (path / "ledger").iterdir()
     file.write_bytes(file.read_bytes() + b'{"v":2,"to')
     summary = summarize(path)
@@ -179,8 +179,8 @@ def test_a_torn_ledger_is_told(path):
     assert summary.ledger["recorded"] == 8
 
 
-def test_what_a_session_had_in_flight_is_in_doubt_or_lost(path):
-    """A writer that was killed leaves doubt about what it was playing; one that was closed has lost it."""
+def test_rollouts_in_flight_are_maybe_lost_or_lost(path):
+    """Rollouts in flight of an open session are maybe lost; those of a closed one are lost."""
     with create_run(path, join=True) as writer:
         begin(writer)
         writer.flush()
@@ -191,13 +191,13 @@ def test_what_a_session_had_in_flight_is_in_doubt_or_lost(path):
 
 
 def test_a_directory_of_runs_is_no_run(path):
-    """A summary is of one run."""
+    """A summary is of one run, so a directory of runs is refused."""
     with pytest.raises(RunNotFoundError):
         summarize(path.parent)
 
 
 def test_a_summary_is_strict_json(path):
-    """Numbers that are not finite are spelt out."""
+    """Numbers that are not finite are written as text."""
     with create_run(path, join=True) as writer:
         for index in range(2):
             play(writer, "huge", index, 1.7e308, iteration=5)
@@ -212,6 +212,6 @@ def test_a_summary_is_strict_json(path):
 
 
 def test_a_place_without_a_run_is_refused(tmp_path):
-    """There are no numbers where there is no run."""
+    """A path without a run is refused."""
     with pytest.raises(RunNotFoundError):
         summarize(tmp_path)

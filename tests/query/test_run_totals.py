@@ -1,4 +1,4 @@
-"""What a run comes to is one thing, however it is asked: from its lines, from its tables, by any verb."""
+"""The totals of a run agree, from its lines and from its tables, in every command."""
 
 import math
 import os
@@ -48,7 +48,7 @@ PLAYS = st.lists(
 
 
 def play(path, plays):
-    """Write the plays session by session, with late rewards at the seconds that they say."""
+    """Writes the plays session by session, with late rewards at the given seconds."""
     moment = utc_now()
     create_run(path).close()
     for session in sorted({one["session"] for one in plays}):
@@ -68,21 +68,21 @@ def read_totals(path: Path) -> RunTotals:
 
 
 def told(totals):
-    """What totals say, so that two can be compared."""
+    """Totals in a form that can be compared."""
     fields = msgspec.structs.asdict(totals)
     mean = fields.pop("mean_reward")
     return {**fields, "mean_reward": near(mean)}
 
 
 def near(mean):
-    """A mean but for rounding."""
+    """A mean up to rounding."""
     return None if mean is None else pytest.approx(mean, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=examples(20), deadline=None)
 @given(PLAYS)
 def test_lines_and_tables_say_the_same(plays):
-    """Attempts and late scores are seen alike by reading and by SQL; which of several sessions counts, SQL says."""
+    """Reading and SQL agree on attempts and late scores of one session; several sessions need SQL."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         play(path, plays)
@@ -118,7 +118,7 @@ def test_every_verb_says_the_same(plays):
 
 
 def test_a_replayed_iteration_counts_once(tmp_path):
-    """A restart that plays an iteration again replaces it, and a retry the attempt before it."""
+    """A restart that repeats an iteration replaces it, and a retry replaces the attempt before it."""
     with create_run(tmp_path / "run") as writer:
         for index in range(4):
             write(writer, index=index, reward=0.0)
@@ -132,7 +132,7 @@ def test_a_replayed_iteration_counts_once(tmp_path):
 
 
 def test_the_numbers_of_a_small_run_of_several_sessions_are_stored(tmp_path, monkeypatch):
-    """They need tables, so they are not computed for every listing."""
+    """Several sessions need tables, so the numbers are not computed for every listing."""
     for join in (False, True):
         with create_run(tmp_path / "run", join=join) as writer:
             write(writer)
@@ -145,7 +145,7 @@ def test_the_numbers_of_a_small_run_of_several_sessions_are_stored(tmp_path, mon
 
 
 def test_the_latest_score_is_the_latest_moment(tmp_path):
-    """Times are compared as moments, in whatever zone and with however many digits they are written."""
+    """Times are compared as instants, in any zone and with any number of digits."""
     with create_run(tmp_path / "run") as writer:
         rollout = write(writer, reward=0.0)
         score(writer, rollout, 0.5)
@@ -164,7 +164,7 @@ def test_the_latest_score_is_the_latest_moment(tmp_path):
 
 
 def test_the_files_are_right_about_what_was_in_flight(tmp_path, monkeypatch):
-    """A rollout that another process ended after a fork is not lost, whatever the ledger of the first says."""
+    """A rollout that another process ended after a fork is not lost, although the first process's ledger says so."""
     run = create_run(tmp_path / "run")
     ended, _lost = (run.rollout(env="e", task="t", group="g", index=index) for index in range(2))
     child = os.fork()
@@ -183,8 +183,8 @@ def test_the_files_are_right_about_what_was_in_flight(tmp_path, monkeypatch):
     assert (small.lost, large.lost, summary.lost, summary.ledger["in_flight"]) == (1, 1, 1, 2)
 
 
-def test_a_ledger_is_settled_by_the_files(tmp_path):
-    """What was killed in flight is in doubt but for lines that its last ledger does not count; never below zero."""
+def test_a_ledger_is_reconciled_with_the_files(tmp_path):
+    """Rollouts in flight are maybe lost, less the lines that the last ledger does not count; never below zero."""
     with create_run(tmp_path / "run") as writer:
         for index in range(3):
             write(writer, index=index)
@@ -196,7 +196,7 @@ def test_a_ledger_is_settled_by_the_files(tmp_path):
 
 
 def test_lines_that_are_no_records_cost_only_themselves(tmp_path):
-    """What is damaged is passed over; the rest counts."""
+    """Damaged lines are skipped; the rest counts."""
     with create_run(tmp_path / "run") as writer:
         write(writer, index=0)
         write(writer, index=1)

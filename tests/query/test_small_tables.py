@@ -1,4 +1,4 @@
-"""The small tables: whatever a ledger says can be asked."""
+"""The small tables: everything in a ledger can be queried."""
 
 from answers import write
 from rolltrace.store.create import create_run
@@ -6,8 +6,8 @@ from rolltrace.trace.codec import utc_now
 from rolltrace.trace.rollout import Header
 
 
-def test_what_was_in_flight_is_lost_or_in_doubt(path, opened):
-    """A session that is not closed leaves doubt about what it was playing; one that was closed has lost it."""
+def test_rollouts_in_flight_are_lost_or_maybe_lost(path, opened):
+    """Rollouts in flight of an open session are maybe lost; those of a closed one are lost."""
     question = "select dispatched, recorded, in_flight, lost, maybe_lost, closed from ledger"
     with create_run(path) as writer:
         write(writer)

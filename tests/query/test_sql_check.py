@@ -84,7 +84,7 @@ OTHER_STATEMENTS = [
 
 @pytest.mark.parametrize("sql", OTHER_STATEMENTS)
 def test_only_select_is_run(run, sql):
-    """Whatever is not a SELECT, or a plain EXPLAIN of one, is refused."""
+    """Any statement but a SELECT, or a plain EXPLAIN of one, is refused."""
     with pytest.raises(InputError):
         run.sql(sql)
 
@@ -170,7 +170,7 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("sql", OUTSIDE)
 def test_nothing_outside_is_reached(run, sql, tmp_path):
-    """No spelling reads a file, a setting, a catalogue, a variable of the program or the network."""
+    """No statement reads a file, a setting, a catalogue, a variable of the program or the network."""
     secret_frame = [("secret",)]  # a replacement scan would find it
     secret = tmp_path / "secret.csv"
     secret.write_text("column0\nsecret\n")
@@ -180,22 +180,22 @@ def test_nothing_outside_is_reached(run, sql, tmp_path):
 
 
 @pytest.mark.parametrize("sql", [*OTHER_STATEMENTS, *OUTSIDE])
-def test_first_wall_stands_alone(sql, plain, tmp_path):
-    """Each is refused before it reaches any engine."""
+def test_the_statement_check_suffices_alone(sql, plain, tmp_path):
+    """Each statement is refused before it reaches any engine."""
     with pytest.raises(InputError):
         check_statement(sql.format(secret=tmp_path / "secret.csv", folder=tmp_path), plain)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """An engine without any wall."""
+    """An engine without any protection."""
     with duckdb.connect() as connection:
         yield connection
 
 
 @pytest.fixture(scope="module")
 def bare(run, plain, tmp_path_factory):
-    """The engine without the first wall, and the files around it."""
+    """The engine without the statement check, and the files around it."""
     compact(run.path)
     found = {
         table: [part.table(table) for part in find_parts(run.path, run.info.id, table)]
@@ -207,14 +207,14 @@ def bare(run, plain, tmp_path_factory):
 
 
 @pytest.mark.parametrize("sql", [*OTHER_STATEMENTS, *OUTSIDE])
-def test_second_wall_stands_alone(bare, sql, tmp_path):
-    """With the first wall taken away, the engine still reads and writes no file but the parts of the tables."""
+def test_the_sandbox_suffices_alone(bare, sql, tmp_path):
+    """Without the statement check, the engine still reads and writes no file but the parts of the tables."""
     engine, files = bare
     secret = tmp_path / "secret.csv"
     secret.write_text("column0\nhidden words\n")
     watched = [tmp_path, secret, *files]
     before = [place.stat().st_mtime_ns for place in watched]
-    cursor = engine.cursor().begin()  # what changes the engine itself is undone for the next
+    cursor = engine.cursor().begin()  # changes of the engine itself are undone for the next
     try:
         given = str(cursor.execute(sql.format(secret=secret, folder=tmp_path)).fetchall())
     except duckdb.Error:
@@ -226,7 +226,7 @@ def test_second_wall_stands_alone(bare, sql, tmp_path):
 
 
 def test_engine_is_locked(bare):
-    """No setting can be changed, and so no wall be taken down."""
+    """No setting can be changed, so the sandbox cannot be opened."""
     engine, _ = bare
     for setting in ("enable_external_access = true", "lock_configuration = false", "memory_limit = '100GB'"):
         with pytest.raises(duckdb.Error):
@@ -234,7 +234,7 @@ def test_engine_is_locked(bare):
 
 
 def test_sandbox_reads_its_folders_only(plain, tmp_path):
-    """An engine reads newer files of its folders, too, but nothing through links in them, or in place of them."""
+    """An engine reads new files of its folders, but nothing through links in them or in place of them."""
     private, cache, other = (tmp_path / name for name in ("private", "cache", "other"))
     for folder in (private, other):
         folder.mkdir()
@@ -256,7 +256,7 @@ def test_sandbox_reads_its_folders_only(plain, tmp_path):
 
 
 def test_engine_sees_no_variable(bare):
-    """A frame that the program holds is no table."""
+    """A data frame in a variable of the program is not a table."""
     pandas = pytest.importorskip("pandas")
     engine, _ = bare
     secret_frame = pandas.DataFrame({"words": ["hidden words"]})
@@ -300,12 +300,12 @@ ALLOWED = [
 
 @pytest.mark.parametrize("sql", ALLOWED)
 def test_select_in_all_its_forms_is_run(run, sql):
-    """What only reads tables is run, however it is spelt."""
+    """Every statement that only reads tables is run."""
     assert run.sql(sql).columns
 
 
 def test_wrong_statement_is_explained(run):
-    """The engine's own message comes with the tables, and with near names."""
+    """The error has the engine's own message, the tables, and similar names."""
     with pytest.raises(InputError, match=r"(?s)syntax error.*The tables are.*rollouts"):
         run.sql("selct 1")
     with pytest.raises(InputError, match=r'(?s)"rewards" not found.*Candidate.*"reward".*The tables are'):
@@ -317,7 +317,7 @@ def test_wrong_statement_is_explained(run):
 
 
 def test_tables_that_are_named_are_known():
-    """Only what a statement names is read; a WITH query of the same name may still need the table."""
+    """Only the named tables are read; a WITH query of the same name may still need the table."""
     with duckdb.connect() as connection:
         assert check_statement("select 1", connection).tables == set()
         assert check_statement("select (select count(*) from steps)", connection).tables == {"steps"}
@@ -326,7 +326,7 @@ def test_tables_that_are_named_are_known():
 
 
 def test_absurd_statements_end_in_an_error(run):
-    """Statements of absurd length or depth are refused, not fatal."""
+    """Statements of absurd length or depth are refused, and do not crash."""
     for sql in ("select " + "(" * 5000 + "1" + ")" * 5000, "select '" + "x" * 2_000_000 + "'", "select \x00", "\x00"):
         with pytest.raises(InputError):
             run.sql(sql)

@@ -1,4 +1,4 @@
-"""What the tables say is what the records say."""
+"""The tables agree with the records."""
 
 import json
 import math
@@ -54,7 +54,7 @@ PLAYS = st.lists(
 
 
 def play(path, plays):
-    """Write the plays, session by session."""
+    """Writes the plays, session by session."""
     moment = utc_now()
     for session in sorted({one["session"] for one in plays}):
         with create_run(path, join=path.exists()) as writer:
@@ -66,7 +66,7 @@ def play(path, plays):
 
 
 def expected(run):
-    """By id, the reward and the flags of each rollout, worked out from the records one by one."""
+    """The reward and the flags of each rollout by id, computed from the records one by one."""
     [reader] = run._readers
     rollouts = list(reader.rollouts())
     late = latest_rewards((place, decode_score(line)) for place, line in reader.cursor("scores").read())
@@ -123,14 +123,14 @@ def check(run):
             assert (mean, std) == (None, None) if not known else math.isnan(mean) and math.isnan(std)
 
 
-# A failure is shown as it was drawn: making it smaller would write and compact hundreds of runs.
+# A failure is reported unshrunk: shrinking would write and compact hundreds of runs.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 
 @settings(max_examples=3, phases=PHASES)
 @given(PLAYS, PLAYS, PLAYS)
 def test_tables_agree_with_records(first, second, third):
-    """Rewards, repeats and groups are what the records say: live, topped up, compacted, and topped up after that."""
+    """Rewards, repeats and groups are those of the records: live, extended, compacted, and extended after that."""
     write_and_check(first, second, third)
 
 
@@ -138,7 +138,7 @@ def test_tables_agree_with_records(first, second, third):
 @settings(max_examples=60, phases=PHASES)
 @given(PLAYS, PLAYS, PLAYS)
 def test_tables_agree_with_records_in_many_runs(first, second, third):
-    """The same law, over more runs."""
+    """The same property, over more runs."""
     write_and_check(first, second, third)
 
 
@@ -170,7 +170,7 @@ WITHOUT_COLUMN = {
 
 
 def in_sql(value, kind):
-    """What a column of this type shows of a field: of a list of records their number."""
+    """A field as a column of this type shows it: a list of records as their number."""
     if value is None:
         return None
     if kind == "BIGINT":
@@ -192,7 +192,7 @@ def plain(value):
 
 
 def check_columns(row, record, columns, but=()):
-    """Every field of the record is in the column of its name, apart from those that are known to have none."""
+    """Asserts that every field of the record is in the column of its name, except for the known ones."""
     names = set(record.__struct_fields__) - WITHOUT_COLUMN[type(record)]
     assert names <= set(row)
     for name in names - set(but):
@@ -201,7 +201,7 @@ def check_columns(row, record, columns, but=()):
 
 
 def test_every_field_has_its_column(path, opened):
-    """The fields of a rollout, its steps and its messages come back from their tables."""
+    """The fields of a rollout, its steps and its messages are read back from their tables."""
     with create_run(path) as writer:
         id_ = write(
             writer, split="test", iteration=4, env="e", env_args={"a": [1, None]}, seed=7, task="k",
@@ -234,7 +234,7 @@ def test_every_field_has_its_column(path, opened):
 
 
 def test_messages_keep_calls_and_reasoning(path, opened):
-    """What a message has besides its text is in its row."""
+    """Tool calls and reasoning of a message are in its row."""
     with create_run(path) as writer:
         rollout_builder = writer.begin(header(run=writer.run, session=writer.session))
         rollout_builder.extend([Message("user", "?")])
@@ -251,7 +251,7 @@ def test_messages_keep_calls_and_reasoning(path, opened):
 
 
 def test_rate_is_over_all_rollouts(path, opened):
-    """The share of rollouts that stopped on a reason has all rollouts below the line."""
+    """The rate of a stop reason is a fraction of all rollouts."""
     with create_run(path) as writer:
         for index in range(8):
             write(writer, index=index, stop_reason="parse_error" if index < 2 else "completed", reward=None)
@@ -268,7 +268,7 @@ def test_numbers_that_are_not_finite_stay_numbers(path, opened):
 
 
 def test_integers_of_any_size(path, opened):
-    """An integer past 64 bits is null in a column and a float in a map, and costs nothing else."""
+    """An integer beyond 64 bits is null in a column and a float in a map, and affects nothing else."""
     with create_run(path) as writer:
         id_ = write(writer, seed=2**70, metrics={"big": 2**200, "huge": 2**5000}, env_args={"n": 2**90})
         write(writer, index=1, seed=-(2**63), metrics={"big": -5})
@@ -279,7 +279,7 @@ def test_integers_of_any_size(path, opened):
 
 
 def test_iteration_past_64_bits(path, opened, monkeypatch):
-    """A foreign line may have one: it is null, and the part is stored."""
+    """An iteration beyond 64 bits in a foreign line is null, and the part is stored."""
     with create_run(path) as writer:
         write(writer, iteration=7)
     [segment] = (path / "rollouts").iterdir()
@@ -291,7 +291,7 @@ def test_iteration_past_64_bits(path, opened, monkeypatch):
 
 
 def test_key_may_appear_late(path, opened):
-    """A key that only a late record has is there, and null before."""
+    """A key that only a late record has is a column entry, and null before."""
     with create_run(path) as writer:
         for index in range(300):
             write(writer, index=index, metrics={"early": 1.0} if index < 299 else {"late": 2.0})
@@ -313,8 +313,8 @@ def test_scores_of_unknown_rollouts_and_of_groups(path, opened):
     assert rows[1] == (None, "g", "reward", None, "grader")
 
 
-def test_null_score_takes_a_reward_away(path, opened):
-    """The latest score counts also where it says that there is no reward; an older one that comes late does not."""
+def test_null_score_removes_a_reward(path, opened):
+    """The latest score counts also if it is null; an older one that is written late does not."""
     moment = utc_now()
     with create_run(path) as writer:
         one, two = write(writer, reward=0.5), write(writer, index=1, reward=0.5)
@@ -329,7 +329,7 @@ def test_null_score_takes_a_reward_away(path, opened):
 
 
 def test_a_later_line_wins_though_the_clock_was_set_back(path, opened):
-    """Of one session's scores the last line counts, in Python and SQL, before and after it is compacted."""
+    """Of one session's scores the last line counts, in Python and SQL, before and after compaction."""
     noon = utc_now()
     with create_run(path) as writer, opened(path) as run:
         rollout = write(writer, reward=None)
@@ -341,7 +341,7 @@ def test_a_later_line_wins_though_the_clock_was_set_back(path, opened):
             compact(path)
         with create_run(path, join=True) as other:
             score(other, rollout, 4.0, created_at=noon - timedelta(hours=1))
-        assert run.get(rollout).reward == 3.0  # another session's, and earlier than what the first had said
+        assert run.get(rollout).reward == 3.0  # another session's, and earlier than the first one's scores
         assert run.sql("select reward from rollouts").fetchall() == [(3.0,)]
 
 
@@ -363,7 +363,7 @@ def test_durations_are_never_negative(path, opened):
 
 
 def test_ledger_and_runs(path, opened):
-    """The ledger has the last line of each session; runs have what `run.json` says."""
+    """`ledger` has the last line of each session; `runs` has the contents of `run.json`."""
     with create_run(path, config={"lr": 0.1}) as writer:
         write(writer)
     with create_run(path, join=True) as second:
@@ -378,7 +378,7 @@ def test_ledger_and_runs(path, opened):
 
 
 def test_line_that_is_no_record_is_a_problem(path, opened):
-    """A sound line that is no rollout is in no table and is named; the others are there."""
+    """A valid line that is no rollout is in no table and is reported; the others are there."""
     with create_run(path) as writer:
         write(writer)
         write(writer, index=1)
@@ -391,7 +391,7 @@ def test_line_that_is_no_record_is_a_problem(path, opened):
 
 
 def test_unreadable_free_form_costs_its_row(path, opened):
-    """A line with free-form text that is not UTF-8 costs only itself, and is named and not counted."""
+    """A line with free-form text that is not UTF-8 costs only itself, and is reported and not counted."""
     with create_run(path) as writer:
         for index in range(4):
             write(writer, index=index, env_args={"k": "MARK"} if index in (0, 2) else {})
@@ -408,7 +408,7 @@ def test_unreadable_free_form_costs_its_row(path, opened):
 
 
 def test_calls_have_their_rows(path, opened):
-    """A model call that is not the policy's turn is a row, with what was asked, what came, and what it took."""
+    """A model call that is not the policy's turn is a row, with prompt, reply and cost."""
     with create_run(path) as writer:
         rollout_builder = writer.begin(header(run=writer.run, session=writer.session, iteration=3))
         rollout_builder.extend([Message("user", "?")])
@@ -441,7 +441,7 @@ def test_calls_have_their_rows(path, opened):
 
 
 def test_calls_of_scores_have_their_rows(path, opened):
-    """What a group's grader asked is a row too, and says which score it was asked for."""
+    """A call of a group's grader is a row too, with its score."""
     key = GroupKey("train", 2, "arithmetic", "1")
     asked = (Message("user", "A or B?"),)
     calls = (
@@ -467,6 +467,6 @@ def test_calls_of_scores_have_their_rows(path, opened):
 
 
 def test_calls_have_every_field_of_the_record():
-    """A field that is added to a call gets its column, or is named here."""
-    renamed = {"usage", "error", "quotes"}  # what is quoted is put back into the prompt
+    """A field that is added to a call gets its column, or is listed here."""
+    renamed = {"usage", "error", "quotes"}  # quotes are put back into the prompt
     assert {field.name for field in msgspec.structs.fields(Call)} - renamed <= set(STORED_COLUMNS["calls"])
