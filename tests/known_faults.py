@@ -277,8 +277,8 @@ FAULTS = [
         "A full queue that drops records while `flush` answers True",
         "rejected lines are not counted, and `flush` always answers True",
         tests=(
-            "tests/store/test_losses.py::test_event_loop_never_stands_still",
-            "tests/store/test_faults.py::test_each_thread_is_told_of_a_loss",
+            "tests/store/test_losses.py::test_event_loop_is_never_blocked",
+            "tests/store/test_faults.py::test_each_thread_learns_of_a_loss",
         ),
         changes=(
             ("store/writer.py", "self._disk_writer.drop(line, reason)", "pass"),
@@ -312,7 +312,7 @@ FAULTS = [
         "cut_answer",
         _TABLE,
         "`rolltrace query` does not say that there are more rows",
-        tests=("tests/cli/test_query.py::test_limit_is_told",),
+        tests=("tests/cli/test_query.py::test_limit_is_reported",),
         changes=(("cli/query.py", "if len(rows) > limit:", "if False:"),),
     ),
     Fault(
@@ -364,7 +364,7 @@ FAULTS = [
         "dicts_by_reference",
         "Metadata dicts kept by reference and recorded as they were later",
         "a step holds the caller's dict of numbers",
-        tests=("tests/trace/test_rollout_builder.py::test_nothing_that_is_changed_later_changes_the_line",),
+        tests=("tests/trace/test_rollout_builder.py::test_later_changes_do_not_change_the_line",),
         changes=(("trace/step_table.py", "return value.copy()", "return value"),),
     ),
 ]
