@@ -25,7 +25,7 @@ PLAYED = (
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs, each played by the runner with the scripted policy, that no test changes."""
+    """A folder of runs, each played by the runner with the scripted policy; no test changes it."""
     folder = tmp_path_factory.mktemp("runs")
     for name, env, numbers in PLAYED:
         rolltrace.play(env, "scripted:noisy", out=folder / name, **numbers)
@@ -56,7 +56,7 @@ def browser(opened_browser: "Browser") -> Iterator["Browser"]:
 
 @pytest.fixture
 def context(browser: "Browser") -> "BrowserContext":
-    """A browser that knows nothing yet, 1,280 pixels wide."""
+    """A fresh browser context, 1,280 pixels wide."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     context.set_default_timeout(30_000)
     return context
@@ -64,11 +64,11 @@ def context(browser: "Browser") -> "BrowserContext":
 
 @pytest.fixture
 def page(context: "BrowserContext") -> Iterator["Page"]:
-    """A tab; what it complains about, an error or a breach of the content policy, fails the test."""
+    """A tab; an error in its console or a breach of the content policy fails the test."""
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     yield page
-    # A question that is refused on purpose is told by the browser, too.
+    # The browser also reports a request that is refused on purpose.
     assert [told for told in complaints if not told.startswith("Failed to load resource")] == []

@@ -1,4 +1,4 @@
-"""Only who knows the token is answered, by this server's own name and from its own page; a refusal breaks nothing."""
+"""Requests need the token, a host name of this server and its own origin; a refused request breaks nothing."""
 
 import asyncio
 import base64
@@ -34,13 +34,13 @@ PATHS = (
 
 @pytest.fixture(autouse=True)
 def lives(viewer: Viewer):
-    """Whatever a test did, the server still answers."""
+    """Asserts that the server still answers."""
     yield
     assert answer(viewer, "runs")["total"] == 5
 
 
-def test_without_the_token_nothing_is_told(viewer: Viewer):
-    """No token, or a wrong one, in whatever way it is sent: 401, for the page and for every question."""
+def test_requests_without_the_token_are_refused(viewer: Viewer):
+    """Without a token, or with a wrong one, the page and every API call answer 401."""
     wrong = (
         {}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}, {"Authorization": f"Basic {viewer.token}"},
         {"Cookie": f"rolltrace_{urlsplit(viewer.origin).port}=wrong"}, {"Cookie": f"other={viewer.token}"},
@@ -48,7 +48,7 @@ def test_without_the_token_nothing_is_told(viewer: Viewer):
         {"Authorization": "Bearer \xff"},
     )  # fmt: skip
     for headers in wrong:
-        guesses = "Bearer" in headers.get("Authorization", "")  # which are slowed
+        guesses = "Bearer" in headers.get("Authorization", "")  # which are delayed
         for path in (
             ("/", "/api/runs") if guesses else ("/", "/assets/page.js", "/api/runs", "/api/nothing", "/nothing")
         ):
@@ -60,20 +60,20 @@ def test_without_the_token_nothing_is_told(viewer: Viewer):
 
 
 def test_a_wrong_token_is_refused_whatever_else_is_right(viewer: Viewer):
-    """Who sends a wrong token in the address is not let in by a cookie."""
+    """A wrong token in the address is refused even with a valid cookie."""
     cookie = session_of_file(viewer)
     assert request(viewer, "/", token=None, headers=cookie).status == 200
     assert request(viewer, "/?token=wrong", token=None, headers=cookie).status == 401
 
 
 def session_of_file(viewer: Viewer) -> dict[str, str]:
-    """What a browser sends that has been let in."""
+    """The cookie header of a browser that is logged in."""
     entered = request(viewer, f"/?token={viewer.token}", token=None)
     return {"Cookie": entered.headers["set-cookie"].partition(";")[0]}
 
 
 def test_the_cookie_is_not_the_token(viewer: Viewer):
-    """The cookie does not hold the token, is not taken as one, and the token is not taken as a cookie."""
+    """The cookie does not contain the token, is not accepted as one, and the token is not accepted as a cookie."""
     sent = session_of_file(viewer)
     name, _, value = sent["Cookie"].partition("=")
     assert viewer.token not in value
@@ -83,7 +83,7 @@ def test_the_cookie_is_not_the_token(viewer: Viewer):
 
 
 def test_another_start_has_another_session(runs: Path):
-    """A server that is started again with the same token does not know the cookies of the one before."""
+    """A server that is started again with the same token does not accept the cookies of the one before."""
     values = []
     for _ in range(2):
         with viewing(runs, "--token", "the-same-token-twice") as served:
@@ -93,15 +93,15 @@ def test_another_start_has_another_session(runs: Path):
 
 @pytest.mark.parametrize("given", ["short", "fifteen-letters"])
 def test_short_tokens_are_refused(runs: Path, given: str):
-    """A token that can be guessed is refused at the start, from the option and from the environment."""
+    """A token that can be guessed is refused at the start, as option and in the environment."""
     for refused in (_view(str(runs), "--token", given), _view(str(runs), env={"ROLLTRACE_VIEW_TOKEN": given})):
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "at least 16 characters" in refused.stderr
         assert given not in refused.stderr
 
 
-def test_wrong_guesses_keep_nobody_out(runs: Path):
-    """However many tokens were wrong, one after the other or at once, the right one is let in; sessions go on."""
+def test_wrong_guesses_lock_out_no_client(runs: Path):
+    """However many tokens were wrong, in sequence or at once, the right one is accepted, and sessions stay valid."""
     with viewing(runs) as served:
         session = session_of_file(served)
         for number in range(8):
@@ -115,8 +115,8 @@ def test_wrong_guesses_keep_nobody_out(runs: Path):
         assert request(served, "/api/runs").status == 200
 
 
-def test_wrong_guesses_are_answered_later_and_later(monkeypatch: pytest.MonkeyPatch):
-    """The first few are answered at once, the others after a time that grows up to a bound; other clients are not."""
+def test_wrong_guesses_are_delayed(monkeypatch: pytest.MonkeyPatch):
+    """After the first few, wrong guesses are delayed by a growing, bounded time; other clients are not."""
     delays: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -132,8 +132,8 @@ def test_wrong_guesses_are_answered_later_and_later(monkeypatch: pytest.MonkeyPa
     assert len(delays) == 15
 
 
-async def test_a_flood_of_guesses_is_not_looked_at():
-    """While many wrong guesses of a client wait, its further ones are refused; those of others are not."""
+async def test_a_flood_of_guesses_is_refused():
+    """While many wrong guesses of a client are delayed, its further ones are refused; those of others are not."""
     guesses = TokenThrottle()
     waiting = [asyncio.create_task(guesses.delay_wrong_token("10.0.0.1")) for _ in range(50)]
     await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_a_flood_of_guesses_is_not_looked_at():
 
 
 async def test_a_flood_from_many_clients_does_not_refuse_the_right_token():
-    """While the wrong tokens of many clients wait, further wrong ones are refused, and the right one is let in."""
+    """While wrong tokens of many clients are delayed, further wrong ones are refused, and the right one is accepted."""
     access = AuthMiddleware(_empty_app, "the-right-token-here", ["viewer"], 80)
     clients = [f"10.0.0.{number}" for number in range(30)]
     waiting = [asyncio.create_task(_status(access, client, "wrong")) for client in clients for _ in range(15)]
@@ -167,7 +167,7 @@ async def _empty_app(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def _status(access: AuthMiddleware, client: str, token: str) -> int:
-    """The status of the answer to a client's question with this token."""
+    """The status of a client's request with this token."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -185,8 +185,8 @@ async def _status(access: AuthMiddleware, client: str, token: str) -> int:
     return int(sent[0]["status"])
 
 
-def test_the_address_lets_in_and_leaves_the_token_behind(viewer: Viewer):
-    """The printed address sets a cookie that no script reads and no other site sends, and goes on without the token."""
+def test_the_address_logs_in_and_drops_the_token(viewer: Viewer):
+    """The printed address sets an HttpOnly, same-site cookie, and redirects to an address without the token."""
     entered = request(viewer, f"/?token={viewer.token}", token=None)
     assert (entered.status, entered.headers["location"]) == (303, "/")
     cookie = entered.headers["set-cookie"]
@@ -198,8 +198,8 @@ def test_the_address_lets_in_and_leaves_the_token_behind(viewer: Viewer):
     assert request(viewer, "/api/runs", token=None, headers=sent).status == 200
 
 
-def test_a_page_of_another_site_may_lead_here(viewer: Viewer):
-    """A browser keeps the cookie back where another site led to us: our own page then asks once more, by itself."""
+def test_a_link_from_another_site_works(viewer: Viewer):
+    """A browser withholds the cookie on a cross-site link, so the page reloads itself once from its own origin."""
     led = request(viewer, "/", token=None, headers={"Sec-Fetch-Site": "cross-site"})
     assert led.status == 401
     assert b'http-equiv="refresh"' in led.body
@@ -208,7 +208,7 @@ def test_a_page_of_another_site_may_lead_here(viewer: Viewer):
 
 
 def test_only_names_of_this_server_are_answered(viewer: Viewer):
-    """A name that somebody made to mean this machine is refused, even with the token."""
+    """A foreign host name that resolves to this machine is refused, even with the token."""
     port = urlsplit(viewer.origin).port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", f"LOCALHOST:{port}"):
         assert request(viewer, "/api/runs", headers={"Host": host}).status == 200
@@ -239,8 +239,8 @@ def test_other_pages_are_refused(viewer: Viewer):
         assert request(viewer, "/api/runs", headers={"Sec-Fetch-Site": site}).status == 200
 
 
-def test_what_a_form_can_send_is_refused(viewer: Viewer):
-    """A body that is not declared as JSON is refused: a form of another page can send no other."""
+def test_form_posts_are_refused(viewer: Viewer):
+    """A body that is not declared as JSON is refused, since forms of other pages can send only those."""
     body = b'{"run": "arithmetic", "sql": "select 1"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
         reply = request(viewer, "/api/sql", method="POST", body=body, headers={"Content-Type": kind})
@@ -249,8 +249,8 @@ def test_what_a_form_can_send_is_refused(viewer: Viewer):
     assert request(viewer, "/api/sql", method="POST", body=body, headers=given).status == 200
 
 
-def test_every_answer_has_the_headers_of_safety(viewer: Viewer):
-    """Also what is refused: no script but our own, no framing, no guessing of types, no sharing with other origins."""
+def test_every_response_has_security_headers(viewer: Viewer):
+    """Every response, also a refusal, allows no foreign script, framing, type sniffing or cross-origin access."""
     replies = [
         request(viewer, "/"), request(viewer, "/", token=None), request(viewer, "/api/runs"),
         request(viewer, "/api/nothing"), request(viewer, "/", headers={"Host": "evil.example"}),
@@ -272,7 +272,7 @@ def test_every_answer_has_the_headers_of_safety(viewer: Viewer):
 
 
 def test_a_key_is_no_path(viewer: Viewer):
-    """A key that was not found is a 404, whatever it would be as a path."""
+    """An unknown key is a 404, whatever path it looks like."""
     for key in TRAVERSALS:
         for question in ("run", "rollouts", "series", "findings"):
             reply = ask(viewer, question, run=key.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
@@ -294,7 +294,7 @@ def test_only_files_of_the_page_are_served(viewer: Viewer):
 
 
 def test_unknown_questions_and_methods_are_refused(viewer: Viewer):
-    """There are only GET and POST, each where it belongs, and bodies and parameters of some length."""
+    """Unknown paths, wrong methods, long bodies and long parameters are refused."""
     assert request(viewer, "/api/nothing").status == 404
     assert request(viewer, "/api/sql").status == 404
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"):
@@ -308,7 +308,7 @@ def test_unknown_questions_and_methods_are_refused(viewer: Viewer):
 
 
 def test_blobs_are_images_or_only_saved(tmp_path: Path):
-    """What is sent as an image begins like one; all else, a script in an image's name included, is only saved."""
+    """A blob is sent as an image only if it begins like one; all others are downloads."""
     png = base64.b64decode(
         b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     )
@@ -337,8 +337,8 @@ def _view(*options: str, env: dict[str, str] | None = None) -> "subprocess.Compl
     )
 
 
-def test_others_are_served_only_with_a_token(runs: Path):
-    """An address that other machines reach needs a token that somebody chose."""
+def test_other_hosts_need_a_chosen_token(runs: Path):
+    """Listening on an address that other machines reach needs an explicit token."""
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         refused = _view(str(runs), "--host", host)
         assert refused.returncode == 2
@@ -351,8 +351,8 @@ def test_others_are_served_only_with_a_token(runs: Path):
     assert host_names("::1", 80) == sorted(host_names("::1", 80), key=lambda name: ":80" not in name[-3:])
 
 
-def test_a_chosen_token_is_taken_and_never_told_elsewhere(runs: Path, monkeypatch: pytest.MonkeyPatch):
-    """From the environment or the option; and nothing but the address on standard output holds it."""
+def test_a_chosen_token_is_used_and_not_printed_elsewhere(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    """The token comes from the environment or the option, and only the address on standard output contains it."""
     monkeypatch.setenv("ROLLTRACE_VIEW_TOKEN", "chosen-in-secret")
     with viewing(runs, "--host", "0.0.0.0") as served:
         assert served.token == "chosen-in-secret"
@@ -366,7 +366,7 @@ def test_a_chosen_token_is_taken_and_never_told_elsewhere(runs: Path, monkeypatc
         assert "chosen-in-secret" not in said + told
 
 
-def test_a_port_that_is_taken_is_told(runs: Path):
+def test_a_port_that_is_taken_is_reported(runs: Path):
     """The message names the port and what to do; so it does for an address that is not this machine's."""
     with contextlib.closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
@@ -382,7 +382,7 @@ def test_a_port_that_is_taken_is_told(runs: Path):
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(runs: Path, told: signal.Signals):
-    """Ctrl-C and SIGTERM end it with exit code 0 and no complaint, also while somebody is connected."""
+    """Ctrl-C and SIGTERM end it with exit code 0 and no message, also with an open connection."""
     with viewing(runs) as served:
         assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[\w-]{20,}", served.entry)
         parts = urlsplit(served.origin)

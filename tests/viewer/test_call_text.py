@@ -1,4 +1,4 @@
-"""The text of calls is the same wherever it is read: from disk, by SQL, from the viewer, and as `show --json`."""
+"""The text of calls is the same for every reader: from disk, by SQL, in the viewer, and in `show --json`."""
 
 import json
 
@@ -22,7 +22,7 @@ from rolltrace.viewer.open_runs import OpenRuns
 @settings(max_examples=examples(12), deadline=None)
 @given(st.data(), st.lists(quoting.CONVERSATIONS, min_size=1, max_size=2))
 def test_every_reader_gives_the_same_text(tmp_path_factory, data, conversations):
-    """Whatever calls quote, each reader gives the text that was sent."""
+    """Whatever calls quote, each reader returns the text that was sent."""
     everything = [message for conversation in conversations for message in conversation]
     calls, own = data.draw(quoting.calls(everything)), data.draw(quoting.calls(conversations[0]))
     folder = tmp_path_factory.mktemp("runs")
@@ -45,7 +45,7 @@ def test_every_reader_gives_the_same_text(tmp_path_factory, data, conversations)
 
 
 def clean(calls):
-    """The messages of calls as a record can hold them: surrogates are no text."""
+    """The messages of calls as a record can hold them, without surrogates."""
     score = Score(id="s", run="r", name="n", value=1.0, created_at=utc_now(), calls=tuple(calls))
     return quoting.said(decode_score(encode_score(score, quotes=False)).calls)
 

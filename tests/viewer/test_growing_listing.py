@@ -1,4 +1,4 @@
-"""Listings and neighbours of a run that grows are those of one moment, whatever other requests ask meanwhile."""
+"""Listings and neighbours of a growing run are consistent snapshots, whatever other requests run meanwhile."""
 
 import json
 import random
@@ -15,7 +15,7 @@ ROLLOUTS = 1_500
 
 
 def name(number):
-    """The id of a rollout: they sort by their numbers."""
+    """The id of a rollout; ids sort by their numbers."""
     return f"{number:08d}"
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def ask(folder, monkeypatch):
-    """Asks a question about the run; its listings have many windows."""
+    """Makes an API request about the run; its listings have many windows."""
     monkeypatch.setattr(rollout_table, "WINDOW", 100)
     runs = OpenRuns(folder)
     api = Api(runs)
@@ -42,7 +42,7 @@ def ask(folder, monkeypatch):
 
 
 def grow(folder, most=ROLLOUTS):
-    """Write the rollouts in the order of their ids."""
+    """Writes the rollouts in the order of their ids."""
     with create_run(folder / "run", join=True) as run:
         for number in range(most):
             with run.rollout(env="e", task="t", group="g", index=number, id=name(number)) as r:
@@ -52,7 +52,7 @@ def grow(folder, most=ROLLOUTS):
 
 
 def check_page(ask, rng):
-    """A page in either direction has the rows that belong to its total."""
+    """Asserts that a page in either direction has the rows that belong to its total."""
     descending, offset = rng.random() < 0.5, rng.randrange(ROLLOUTS)
     page = ask("rollouts", sort="-id" if descending else "id", offset=offset, limit=150)
     numbers = range(page["total"])[::-1] if descending else range(page["total"])
@@ -60,7 +60,7 @@ def check_page(ask, rng):
 
 
 def check_neighbours(ask, rng):
-    """The rollouts before and after one are those next to it, and its position belongs to the total."""
+    """Asserts that the rollouts before and after one are next to it, and that its position belongs to the total."""
     number = rng.randrange(ROLLOUTS)
     found = ask("neighbours", sort="-id", id=name(number))
     if found["position"] is not None:
@@ -70,8 +70,8 @@ def check_neighbours(ask, rng):
         assert found["next"] == (name(number - 1) if number else None)
 
 
-def test_while_it_grows_every_answer_is_of_one_moment(folder, ask):
-    """Three threads ask for pages and neighbours while the run is written, and after."""
+def test_while_it_grows_every_answer_is_consistent(folder, ask):
+    """Three threads request pages and neighbours while the run is written, and after."""
 
     def watch(seed):
         rng = random.Random(seed)
@@ -88,7 +88,7 @@ def test_while_it_grows_every_answer_is_of_one_moment(folder, ask):
 
 
 def test_a_page_beyond_the_end(folder, ask):
-    """It is empty, and what is asked afterwards is answered."""
+    """A page beyond the end is empty, and later requests are answered."""
     grow(folder, most=150)
     assert ask("rollouts", sort="id", offset=10**6)["rows"] == []
     found = ask("neighbours", sort="id", id=name(120))

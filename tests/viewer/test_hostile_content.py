@@ -1,4 +1,4 @@
-"""Whatever models, environments and graders wrote: nothing of it runs, reaches out or breaks the layout."""
+"""Text of models, environments and graders never runs, sends a request or breaks the layout."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,7 +28,7 @@ def _call(number: int, text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run in which every field of every record is hostile, each payload somewhere."""
+    """A folder with a run in which every field of every record is hostile, with each payload somewhere."""
     folder = tmp_path_factory.mktemp("hostile")
     with rolltrace.create_run(
         folder / "run<img src=x onerror=window.hit=1>", config=dict.fromkeys(SHORT, SHORT)
@@ -79,7 +79,7 @@ def hostile_viewer(hostile: Path) -> Iterator[Viewer]:
 
 @pytest.fixture
 def guarded(page: Any) -> Any:
-    """A tab that notes what it is asked for and every dialog."""
+    """A tab that records its requests and every dialog."""
     page.asked = []
     page.on("request", lambda request: page.asked.append(request.url))
     page.on("dialog", lambda dialog: (page.asked.append("dialog"), dialog.dismiss()))
@@ -113,7 +113,7 @@ def _views(page: Any) -> Iterator[str]:
 
 
 def _look(page: Any, base: str, own: str) -> None:
-    """Go through every view, wide and narrow: nothing ran, nothing was asked of others, nothing sticks out."""
+    """Visits every view, wide and narrow, and asserts that nothing ran, was requested elsewhere or overflows."""
     from playwright.sync_api import expect
 
     for view in list(_views(page)):
@@ -135,7 +135,7 @@ def test_in_the_viewer(guarded: Any, hostile_viewer: Viewer) -> None:
 
 
 def test_in_a_report(guarded: Any, hostile: Path, tmp_path: Path) -> None:
-    """The same as a file."""
+    """The same in a report file."""
     file = tmp_path / "report.html"
     [run] = hostile.iterdir()
     write_report(run, file)
@@ -145,5 +145,5 @@ def test_in_a_report(guarded: Any, hostile: Path, tmp_path: Path) -> None:
 
 
 def test_there_are_enough() -> None:
-    """The corpus is not thinned out by chance."""
+    """The corpus has not shrunk by accident."""
     assert len(set(PAYLOADS)) >= 50

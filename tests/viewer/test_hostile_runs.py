@@ -1,4 +1,4 @@
-"""A viewer over runs from strangers: each page answers or refuses, other runs are served, and SIGTERM ends it."""
+"""A viewer over hostile runs: each page answers or refuses, other runs are served, and SIGTERM ends it."""
 
 import contextlib
 import http.client
@@ -38,7 +38,7 @@ def viewer(tmp_path_factory):
 
 @pytest.mark.parametrize("number", range(len(hostile_cases(SMALL))), ids=list(hostile_cases(SMALL)))
 def test_pages_of_a_hostile_run_end(viewer, number):
-    """Each says what it has, or why there is nothing, and the good run is as it is."""
+    """Each page shows what it has, or why there is nothing, and the good run is unaffected."""
     for page in PAGES:
         reply = ask(viewer, page, run=f"bad{number}")
         assert reply.status in (200, 400, 404)
@@ -47,7 +47,7 @@ def test_pages_of_a_hostile_run_end(viewer, number):
 
 
 def test_list_has_every_run(viewer):
-    """One that cannot be read has an entry that says so."""
+    """A run that cannot be read has an entry that says so."""
     runs = {run["key"]: run for run in ask(viewer, "runs").json["runs"]}
     assert len(runs) == len(hostile_cases(SMALL)) + 1
     assert runs["good"]["rollouts"] == GOOD
@@ -55,7 +55,7 @@ def test_list_has_every_run(viewer):
 
 
 def test_signal_ends_a_viewer_that_does_not_answer(tmp_path):
-    """The thread of a request may never end; the process does."""
+    """A request's thread may never end, but the process does."""
     words = [sys.executable, "-c", HANGS, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:

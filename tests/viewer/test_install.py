@@ -1,4 +1,4 @@
-"""The package carries the viewer's page: built once for each state of its sources, and never missing in silence."""
+"""The package contains the viewer's page: built once for each state of its sources, and never silently missing."""
 
 import json
 import os
@@ -51,7 +51,7 @@ print(getattr(build, sys.argv[1])(*sys.argv[2:]))
 
 @dataclass
 class Tree:
-    """A copy of what builds the package, with a small page, a cache and a PATH of its own."""
+    """A copy of what builds the package, with a small page, and its own cache and PATH."""
 
     root: Path
     path: Path
@@ -62,12 +62,12 @@ class Tree:
         return self.path / "log"
 
     def tool(self, name: str, text: str) -> None:
-        """Put a script on the PATH."""
+        """Puts a script on the PATH."""
         (self.path / name).write_text(text)
         (self.path / name).chmod(0o755)
 
     def node(self, version: str = "v22.12.0") -> None:
-        """Put a Node of this version and an npm on the PATH."""
+        """Puts a Node of this version and an npm on the PATH."""
         self.tool("node", f"#!/bin/sh\necho {version}\n")
         self.tool("npm", NPM.format(python=sys.executable, log=str(self.log)))
 
@@ -83,7 +83,7 @@ class Tree:
         )
 
     def call(self, hook: str, *arguments: str) -> str:
-        """What a hook of the build backend prints, and fails with."""
+        """The output and the error of a hook of the build backend."""
         with self.start(hook, *arguments) as process:
             said, _ = process.communicate(timeout=120)
         if process.returncode != 0:
@@ -91,7 +91,7 @@ class Tree:
         return said
 
     def wheel(self) -> dict[str, str]:
-        """Build a wheel: the files of its page."""
+        """Builds a wheel; returns the files of its page."""
         return self.built("build_wheel", "wheel")
 
     def built(self, hook: str, kind: str) -> dict[str, str]:
@@ -111,7 +111,7 @@ class Tree:
 
 
 def page_of(archive: Path) -> dict[str, str]:
-    """The page's files inside a wheel or a source distribution, each there once."""
+    """The page's files inside a wheel or a source distribution, each asserted to be there once."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as file:
             found = [(name, file.read(name).decode()) for name in file.namelist()]
@@ -141,22 +141,22 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_this_installation_has_its_page():
-    """The page of the installed package is whole: what index.html asks for is there."""
+    """The page of the installed package is complete: the files that index.html refers to exist."""
     page = page_files.page_folder()
     asked = re.findall(r'(?:src|href)="\./([^"]+)"', (page / "index.html").read_text())
     assert [name for name in asked if not (page / name).is_file()] == []
     assert any(name.endswith(".js") for name in asked)
 
 
-def test_a_missing_page_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Without a page the error says where it was looked for and what to do."""
+def test_a_missing_page_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Without a page the error says where it was expected and what to do."""
     monkeypatch.setattr(page_files, "PAGE", tmp_path / "page")
     with pytest.raises(InputError, match=rf"built page in {re.escape(str(tmp_path))}.*`pip install \.`.*`make web`"):
         page_files.page_folder()
 
 
 def test_wheel_and_source_distribution_carry_the_page(tree: Tree):
-    """Both hold every built file, from one build, in a tree that npm never wrote to."""
+    """Both hold every built file, from one build, and npm writes nothing to the tree."""
     before = sorted(tree.root.rglob("*"))
     page = tree.wheel()
     assert page.keys() == {"index.html", "assets/page.js", "built-from.txt"}
@@ -167,7 +167,7 @@ def test_wheel_and_source_distribution_carry_the_page(tree: Tree):
 
 
 def test_a_second_build_runs_no_node(tree: Tree):
-    """The same sources at another place, built by the same user, need neither Node nor npm: not even their versions."""
+    """The same sources elsewhere, built by the same user, need neither Node nor npm, not even their versions."""
     page = tree.wheel()
     tree.root = shutil.copytree(tree.root, tree.root.with_name("another"))
     for name in ("node", "npm"):
@@ -179,7 +179,7 @@ def test_a_second_build_runs_no_node(tree: Tree):
 
 @pytest.mark.parametrize("change", ["changed", "added", "removed", "renamed", "settings"])
 def test_changed_sources_build_again(tree: Tree, change: str):
-    """Each change of the sources gives a page of its own, and going back gives the first one without a build."""
+    """Each change of the sources gives its own page, and reverting gives the first one without a build."""
     tree.write("web/src/part.ts", "part")
     tree.wheel()
     before = {path: path.read_text() for path in (tree.root / "web").rglob("*") if path.is_file()}
@@ -205,8 +205,8 @@ def test_changed_sources_build_again(tree: Tree, change: str):
     assert tree.builds() == 2
 
 
-def test_what_is_no_source_builds_nothing(tree: Tree):
-    """Installed packages, other builds, hidden files and the Python package are no reason to build again."""
+def test_other_files_cause_no_build(tree: Tree):
+    """Installed packages, other builds, hidden files and the Python package do not trigger a build."""
     tree.wheel()
     for name in ["node_modules/a/index.js", "dist/index.html", "src/.main.ts.swp", "coverage/x", "__pycache__/npm.pyc"]:
         tree.write(f"web/{name}", "other")
@@ -216,7 +216,7 @@ def test_what_is_no_source_builds_nothing(tree: Tree):
 
 
 def test_a_source_distribution_needs_no_node(tree: Tree):
-    """A wheel from an unpacked source distribution has its page where there is neither Node nor a cache."""
+    """A wheel from an unpacked source distribution has its page without Node and without a cache."""
     tree.write("web/node_modules/a/index.js", "other")
     tree.write("web/src/.main.ts.swp", "other")
     page = tree.built("build_sdist", "sdist")
@@ -232,7 +232,7 @@ def test_a_source_distribution_needs_no_node(tree: Tree):
 
 
 def test_a_stale_page_in_the_tree_is_not_packed(tree: Tree):
-    """An editable install puts the page into the tree; what lies there is packed only if it is that of the sources."""
+    """An editable install puts the page into the tree; it is packed only if it matches the sources."""
     tree.call("build_editable", str(tree.root.parent))
     inside = tree.root / "src" / PAGE
     assert (inside / "assets/page.js").read_text() == "let first = 1"
@@ -248,7 +248,7 @@ def test_a_stale_page_in_the_tree_is_not_packed(tree: Tree):
 
 @pytest.mark.parametrize("damage", ["removed", "changed", "emptied", "no receipt"])
 def test_a_damaged_page_is_built_again(tree: Tree, damage: str):
-    """What the cache holds is used only whole."""
+    """A page in the cache is used only if it is complete."""
     page = tree.wheel()
     (kept,) = (tree.cache / "rolltrace/web").iterdir()
     match damage:
@@ -272,8 +272,8 @@ def test_a_damaged_page_is_built_again(tree: Tree, damage: str):
         ("silent", r"`npm run build` wrote no index\.html"),
     ],
 )
-def test_a_failed_build_is_told(tree: Tree, source: str, told: str):
-    """A page that cannot be built ends the build with what npm said: no package, and nothing in the cache."""
+def test_a_failed_build_is_reported(tree: Tree, source: str, told: str):
+    """If the page cannot be built, the build ends with npm's output: no package, and nothing in the cache."""
     tree.write("web/src/main.ts", source)
     for hook in ("build_wheel", "build_sdist", "build_editable"):
         with pytest.raises(RuntimeError, match=f"(?s){told}") as failure:
@@ -285,7 +285,7 @@ def test_a_failed_build_is_told(tree: Tree, source: str, told: str):
 
 
 def test_the_versions_of_node_that_suffice(tmp_path: Path):
-    """A Node is used where the build tool runs on it; a `node` that tells no version is none."""
+    """A Node is used if the build tool runs on it; one that prints no version is not used."""
     npm = runpy.run_path(str(ROOT / "web/npm.py"))
     assert all(map(npm["suffices"], [(20, 19), (20, 20), (22, 12), (22, 13), (24, 0), (101, 2)]))
     assert not any(map(npm["suffices"], [(2, 100), (18, 20), (20, 18), (21, 7), (22, 11)]))
@@ -300,13 +300,13 @@ def test_the_versions_of_node_that_suffice(tmp_path: Path):
 
 
 def test_a_node_that_suffices_is_used(tree: Tree):
-    """With such a Node on the PATH no other is asked for."""
+    """With such a Node on the PATH no other is requested."""
     assert tree.call("get_requires_for_build_wheel").splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("lack", ["old", "no npm", "none"])
 def test_without_such_a_node_it_comes_as_a_package(tree: Tree, lack: str):
-    """The build asks for the package that brings Node; where that is not there either, it says what is needed."""
+    """The build requests the package that brings Node; if that is missing too, the error says what is needed."""
     match lack:
         case "old":
             tree.node("v20.18.3")
@@ -323,8 +323,8 @@ def test_without_such_a_node_it_comes_as_a_package(tree: Tree, lack: str):
     assert "Traceback" not in str(failure.value)
 
 
-def test_builds_at_once_do_not_disturb_each_other(tree: Tree):
-    """Several builds of the same sources all end well, and leave one page and nothing else."""
+def test_concurrent_builds_do_not_disturb_each_other(tree: Tree):
+    """Several builds of the same sources all succeed, and leave one page and nothing else."""
     places = [tree.root.parent / f"wheel-{number}" for number in range(3)]
     running = []
     for place in places:
@@ -338,13 +338,13 @@ def test_builds_at_once_do_not_disturb_each_other(tree: Tree):
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tree: Tree):
-    """The package has its page all the same."""
+    """The package still has its page."""
     tree.cache.write_text("a file where a folder should be")
     assert tree.wheel()["assets/page.js"] == "let first = 1"
 
 
 def test_the_cache_stays_small(tree: Tree):
-    """Only the pages used last are kept, and using one counts."""
+    """Only the last used pages are kept, and a use counts."""
     kept = tree.cache / "rolltrace/web"
     tree.wheel()
     (first,) = kept.iterdir()
@@ -362,7 +362,7 @@ def test_the_cache_stays_small(tree: Tree):
 
 
 def test_versions_are_exact():
-    """What is installed for the page is named with its exact version, also what its packages need."""
+    """The page's packages, and what they require, have exact versions."""
     package = json.loads((ROOT / "web/package.json").read_text())
     named = package["dependencies"] | package["devDependencies"] | package["overrides"]
     assert {name: version for name, version in named.items() if not re.fullmatch(r"\d+\.\d+\.\d+", version)} == {}
@@ -378,14 +378,14 @@ def test_versions_are_exact():
 
 
 def test_one_requirement_for_node():
-    """The build and the development environment ask for the same package."""
+    """The build and the development environment require the same package."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     assert f'REQUIREMENT = "{groups["node"][0]}"' in (ROOT / "web/npm.py").read_text()
 
 
 @pytest.fixture
 def clean_machine(tmp_path: Path) -> dict[str, str]:
-    """An environment with an empty cache and a PATH that has all but Node; registries are configured as before."""
+    """An environment with an empty cache and a PATH without Node; registries are configured as before."""
     path = tmp_path / "path"
     path.mkdir()
     for tool in (tool for folder in os.get_exec_path() if Path(folder).is_dir() for tool in Path(folder).iterdir()):
@@ -395,7 +395,7 @@ def clean_machine(tmp_path: Path) -> dict[str, str]:
 
 
 def whole_tree(tmp_path: Path) -> Path:
-    """A copy of this source tree as it would be cloned: without what was built and installed."""
+    """A copy of this source tree as it would be cloned: without built and installed files."""
     left_out = shutil.ignore_patterns(
         "node_modules", "dist", "page", "__pycache__", ".git", ".venv", ".cache", ".*_cache"
     )
@@ -436,8 +436,8 @@ def shown(program: Path, folder: Path, environment: dict[str, str], page: "Page"
 
 
 @pytest.mark.slow
-def test_a_broken_source_is_told_by_the_real_tools(tmp_path: Path, clean_machine: dict[str, str]):
-    """With npm and Vite themselves, the error names the file that is wrong, and there is no wheel."""
+def test_a_broken_source_is_reported_by_the_real_tools(tmp_path: Path, clean_machine: dict[str, str]):
+    """With the real npm and Vite, the error names the wrong file, and there is no wheel."""
     root = whole_tree(tmp_path)
     (root / "web/src/main.tsx").write_text("let = = 3")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path / "wheel", str(root)]

@@ -21,18 +21,18 @@ VALUES = st.recursive(
 
 @given(VALUES, st.sampled_from([None, 1]))
 def test_long_integers_become_text_and_nothing_else_changes(value: object, indent: int | None):
-    """Replacing them in the JSON gives what converting the values does, also where texts look like numbers."""
+    """Replacing integers in the JSON equals converting the values, also if texts look like numbers."""
     sent = json.dumps(value, ensure_ascii=False, indent=indent).encode()
     assert json.loads(long_integers_as_text(sent)) == to_browser_types(value)
 
 
 def test_integers_of_any_length_are_replaced():
-    """Python refuses to convert very long ones, which a file may contain all the same."""
+    """Integers too long for Python's conversion limit, which a file may contain, are replaced."""
     digits = b"1" * 10_000
     assert long_integers_as_text(b"[%b, -%b]" % (digits, digits)) == b'["%b", "-%b"]' % (digits, digits)
 
 
 def test_json_without_long_integers_is_the_same_object():
-    """The usual answer is not copied."""
+    """JSON without long integers is not copied."""
     sent = msgspec.json.encode({"text": "1" * 15, "number": 2**49, "float": 0.12345678901234567})
     assert long_integers_as_text(sent) is sent

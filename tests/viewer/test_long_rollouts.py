@@ -1,4 +1,4 @@
-"""Very long rollouts: the server answers with beginnings, the page loads the rest in pieces, `show` folds."""
+"""Very long rollouts: the server sends beginnings, the page loads the rest in pieces, `show` folds."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def _id(path: Path) -> str:
 
 
 def test_an_answer_is_bounded_and_its_texts_come_in_pieces(recorded: Path) -> None:
-    """The answer has beginnings; the pieces of each text are what was recorded."""
+    """A response has the beginnings of texts; their pieces add up to the recorded text."""
     rollout = _id(recorded / "text")
     library = OpenRuns(recorded)
     handlers = Api(library).handlers
@@ -84,7 +84,7 @@ def test_an_answer_is_bounded_and_its_texts_come_in_pieces(recorded: Path) -> No
 
 @pytest.mark.parametrize("most", [4, 60_000])
 def test_messages_come_in_pieces(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Of many messages the answer has the first and the last; the others follow, and cut texts are in place."""
+    """A response has the first and the last of many messages; the others follow, and truncated texts are in place."""
     monkeypatch.setattr(rollout_detail, "MAX_MESSAGES", most)
     if most == 4:
         _record(tmp_path / "many", [{"role": "user", "content": text} for text in ("a", "b", "c", "d", LONG * 2)])
@@ -112,8 +112,8 @@ def test_messages_come_in_pieces(recorded: Path, tmp_path: Path, monkeypatch: py
     assert (len(answer["cut"]) > 0) == (most == 4)
 
 
-def test_a_short_record_is_not_touched(recorded: Path) -> None:
-    """Below the limit the record is the same; paths lead to its texts."""
+def test_a_short_record_is_unchanged(recorded: Path) -> None:
+    """Below the limit the record is unchanged; paths lead to its texts."""
     with rolltrace.open_run(recorded / "text") as run:
         [rollout] = run.rollouts()
     assert cut_texts(rollout, 50_000_000, 1) == (rollout, ())
@@ -123,7 +123,7 @@ def test_a_short_record_is_not_touched(recorded: Path) -> None:
 
 
 def test_the_page_loads_more_of_a_cut_text(page: "Page", served: Viewer) -> None:
-    """The message says how much of it is there; a button loads the next piece."""
+    """The message says how much of it is loaded; a button loads the next piece."""
     page.goto(served.entry)
     page.goto(f"{served.origin}/#/run/text/rollout/{_id(served.folder / 'text')}")
     expect(page.get_by_text("This record is very long.")).to_be_visible(timeout=30_000)
@@ -137,7 +137,7 @@ def test_the_page_loads_more_of_a_cut_text(page: "Page", served: Viewer) -> None
 
 
 def test_a_prompt_of_many_messages_opens(page: "Page", served: Viewer) -> None:
-    """A hundred thousand messages open; only those in sight are in the page, and those in the middle are loaded."""
+    """A hundred thousand messages open; only visible ones are in the page, and those in the middle are loaded."""
     page.goto(served.entry)
     page.goto(f"{served.origin}/#/run/many/rollout/{_id(served.folder / 'many')}")
     expect(page.get_by_text("message 0", exact=True)).to_be_visible(timeout=60_000)
@@ -154,7 +154,7 @@ def test_a_prompt_of_many_messages_opens(page: "Page", served: Viewer) -> None:
 
 @pytest.mark.slow
 def test_a_message_of_80_mb(page: "Page", tmp_path: Path) -> None:
-    """It opens in the viewer, in `show` and in a report, in less than 600 MB; the overview and the search work."""
+    """An 80 MB message opens in the viewer, `show` and a report, in less than 600 MB; overview and search work."""
     text = "".join(f"word {number} of a very long text\n" for number in range(2_600_000))
     _record(tmp_path / "runs" / "long", [{"role": "user", "content": text}])
     rollout = _id(tmp_path / "runs" / "long")

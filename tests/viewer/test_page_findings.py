@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Viewer, str]]:
-    """A viewer of a run in which one env's responses are cut, and one rollout of another has a wrong total."""
+    """A viewer of a run with truncated responses in one env, and a wrong total in another."""
     folder = tmp_path_factory.mktemp("findings")
     clean = play_clean(folder / "clean", {"arithmetic": {}, "guess_number": {"high": 20}})
     run = SeededRun(clean, folder / "runs" / "faulty")
@@ -34,7 +34,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Viewer, s
 
 
 def test_findings_lead_to_what_they_are_about_and_back(page: "Page", faulty: tuple[Viewer, str]) -> None:
-    """The run's page shows the audit with its course and links; the rollout names the audit and leads back to it."""
+    """The run's page shows the audit with its chart and links; the rollout names the audit and links back."""
     viewer, wrong = faulty
     page.goto(viewer.entry)
     page.goto(f"{viewer.origin}/#/run/faulty")
@@ -54,7 +54,7 @@ def test_findings_lead_to_what_they_are_about_and_back(page: "Page", faulty: tup
 
 
 def test_the_group_and_the_listing_are_marked(page: "Page", faulty: tuple[Viewer, str]) -> None:
-    """A finding about one member is a dot in the listing, and stands on the page of its group."""
+    """A finding about one member is a dot in the listing, and is on the page of its group."""
     viewer, _ = faulty
     page.goto(viewer.entry)
     page.goto(f"{viewer.origin}/#/run/faulty/rollouts?sort=-reward")

@@ -50,7 +50,7 @@ def groups(recorded: Path) -> Iterator[Viewer]:
 
 
 def _sums(path: Path) -> None:
-    """A group with a right answer, two that are wrong in the same words, and a failure; and one without a signal."""
+    """A group with a right answer, two equally wrong ones and a failure; and one without a signal."""
     with rolltrace.create_run(path) as run:
         for index, (text, reward) in enumerate([(WRONG, 0.25), (RIGHT, 1.0), (None, 0.0), (WRONG, 0.25)]):
             _play(run, "sum", index, text, reward, reward_data={"correct": float(text == RIGHT), "form": 1.0})
@@ -76,7 +76,7 @@ def _play(run: Any, group: str, index: int, text: str | None, reward: float, **n
 
 
 def _regraded(path: Path) -> None:
-    """A group that was graded again: one member falls, one rises, one stays, and of one the grader fails."""
+    """A group that was regraded: one member falls, one rises, one stays, and the grader fails for one."""
     with rolltrace.create_run(path) as run:
         for index, reward in enumerate([1.0, 0.0, 0.5, 0.25]):
             _play(run, "sum", index, RIGHT, reward)
@@ -88,7 +88,7 @@ def _regraded(path: Path) -> None:
 
 
 def _wide(path: Path) -> None:
-    """Sixty-four members that say many long things."""
+    """Sixty-four members with many long messages."""
     with rolltrace.create_run(path) as run:
         for index in range(64):
             with run.rollout(env="walk", task="t", group="t", index=index) as rollout:
@@ -108,7 +108,7 @@ def _large(path: Path) -> None:
 
 
 def _game(path: Path) -> None:
-    """Two plays of a game with two seats; who sits at seat 1 wins."""
+    """Two plays of a game with two seats; seat 1 wins."""
     with rolltrace.create_run(path) as run:
         for index in range(4):
             episode, seat = divmod(index, 2)
@@ -118,7 +118,7 @@ def _game(path: Path) -> None:
 
 
 def _hostile(path: Path) -> None:
-    """Injection in every name and text, and numbers that are none."""
+    """Injection in every name and text, and rewards that are not numbers."""
     with rolltrace.create_run(path) as run:
         for index, reward in enumerate([1.0, 0.5, float("nan"), float("inf"), 1e308]):
             about = {"env": HOSTILE, "task": HOSTILE, "group": HOSTILE, "policy": HOSTILE, "index": index}
@@ -134,7 +134,7 @@ def _hostile(path: Path) -> None:
 
 
 def _show(page: "Page", viewer: Viewer, run: str, key: tuple[int, str, str], **more: str) -> None:
-    """Open the page of a group: iteration, env and name."""
+    """Opens the page of a group: iteration, env and name."""
     iteration, env, group = key
     named = {"split": "train", "iteration": str(iteration), "env": env, "group": group, **more}
     if not page.url.startswith(viewer.origin):
@@ -166,8 +166,8 @@ def _sideways(page: "Page") -> int:
 SUM = (3, "sums", "sum")
 
 
-def test_members_stand_side_by_side_in_the_order_of_their_rewards(page: "Page", groups: Viewer) -> None:
-    """The prompt is there once, the best member is first, one without a reward last, each with what its reward is."""
+def test_members_are_side_by_side_in_the_order_of_their_rewards(page: "Page", groups: Viewer) -> None:
+    """The prompt is there once, the best member is first, one without a reward last, each with its reward's terms."""
     _show(page, groups, "sums", SUM)
     expect(page.get_by_role("article", name=re.compile("^Member ")).get_by_role("heading", level=3)).to_have_text(
         ["#1", "#0", "#3", "#2"]
@@ -184,7 +184,7 @@ def test_members_stand_side_by_side_in_the_order_of_their_rewards(page: "Page", 
 
 
 def test_the_first_difference_is_marked_where_it_is(page: "Page", groups: Viewer) -> None:
-    """What a member shares with the one before it is softened, up to the very character in which they part."""
+    """What a member shares with the one before it is dimmed, up to the first character that differs."""
     _show(page, groups, "sums", SUM)
     same = RIGHT[: RIGHT.index("2, I")]
     expect(_column(page, 0).locator(".long-text .group-soft")).to_have_text(same)
@@ -199,7 +199,7 @@ def test_the_first_difference_is_marked_where_it_is(page: "Page", groups: Viewer
 
 
 def test_characters_are_counted_whole(page: "Page", groups: Viewer) -> None:
-    """Before a difference there may be characters that a browser counts as two; none is cut in half."""
+    """Characters that a browser counts as two, before a difference, are not split."""
     _show(page, groups, "sums", (3, "sums", "sunk"))
     column = _column(page, 1)
     soft, mark = column.locator(".long-text .group-soft"), column.locator("[data-mark]")
@@ -234,8 +234,8 @@ def test_a_regrade_is_shown_as_old_against_new(page: "Page", groups: Viewer) -> 
     expect(page.get_by_label("Old against new")).to_contain_text("1 → 0.250 −0.750")
 
 
-def test_a_group_that_teaches_nothing_says_why(page: "Page", groups: Viewer) -> None:
-    """The reason stands out, in the words of the comparison; the group before is one key away."""
+def test_a_group_without_a_signal_says_why(page: "Page", groups: Viewer) -> None:
+    """The reason is shown as a note; a key leads to the group before."""
     _show(page, groups, "sums", (3, "sums", "sun"))
     expect(page.get_by_role("note")).to_have_text("No signalBoth rewards are 1.0: every advantage is 0.")
     page.keyboard.press("[")
@@ -245,7 +245,7 @@ def test_a_group_that_teaches_nothing_says_why(page: "Page", groups: Viewer) -> 
 
 
 def test_keys_move_through_members_and_the_address_says_where(page: "Page", groups: Viewer) -> None:
-    """The member, the layout and what is compared are in the address: it shows the same in another tab."""
+    """Member, layout and comparison are in the address, which shows the same in another tab."""
     _show(page, groups, "sums", SUM)
     expect(_column(page, 1)).to_have_attribute("aria-current", "true")
     page.keyboard.press("j")
@@ -270,7 +270,7 @@ def test_keys_move_through_members_and_the_address_says_where(page: "Page", grou
 
 
 def test_a_dot_leads_to_its_member(page: "Page", groups: Viewer) -> None:
-    """Each reward is a link to the column of its member, and one that has none stands apart."""
+    """Each reward's dot links to its member's column; members without a reward are apart."""
     _show(page, groups, "wide", (0, "walk", "t"))
     expect(_column(page, 2)).to_have_count(0)
     page.get_by_role("link", name="#2: reward 0.020", exact=False).click()
@@ -294,7 +294,7 @@ def test_two_members_are_compared_word_by_word(page: "Page", groups: Viewer, rec
 
 
 def test_as_many_words_as_can_be_are_found_in_common(page: "Page", groups: Viewer, recorded: Path) -> None:
-    """What is not marked is the same in both, and no longer common sequence of words exists."""
+    """Unmarked words are equal in both texts, and no longer common sequence exists."""
     key = (3, "sums", "words")
     members = _comparison(recorded / "sums", key).members
     assert len(members) > 1
@@ -309,7 +309,7 @@ def test_as_many_words_as_can_be_are_found_in_common(page: "Page", groups: Viewe
 
 
 def _longest_common(one: str, other: str) -> int:
-    """How long the longest common subsequence is, by the textbook's table."""
+    """The length of the longest common subsequence, by the textbook algorithm."""
     row = [0] * (len(other) + 1)
     for letter in one:
         before, row = row, [0]
@@ -318,8 +318,8 @@ def _longest_common(one: str, other: str) -> int:
     return row[-1]
 
 
-def test_only_what_is_in_sight_of_a_large_group_is_there(page: "Page", groups: Viewer) -> None:
-    """Of sixty-four members with long conversations few columns are drawn, and what is the same is folded."""
+def test_only_visible_members_of_a_large_group_are_drawn(page: "Page", groups: Viewer) -> None:
+    """Of sixty-four members with long conversations few columns are drawn, and equal parts are folded."""
     _show(page, groups, "wide", (0, "walk", "t"))
     columns = page.get_by_role("article", name=re.compile("^Member "))
     expect(_column(page, 63)).to_be_visible()
@@ -333,8 +333,8 @@ def test_only_what_is_in_sight_of_a_large_group_is_there(page: "Page", groups: V
     expect(_column(page, 0).locator(".message")).to_have_count(12)
 
 
-def test_a_rubric_is_a_grid_with_the_graders_words(page: "Page", viewer: Viewer) -> None:
-    """Each cell is the number that was recorded; focus shows what the grader said, and a row unfolds all of it."""
+def test_a_rubric_is_a_grid_with_the_graders_text(page: "Page", viewer: Viewer) -> None:
+    """Each cell is the recorded number; focus shows the grader's text, and a row unfolds all of it."""
     key = _a_group(viewer.folder / "rubric")
     rubric = _comparison(viewer.folder / "rubric", key).rubric
     assert rubric is not None
@@ -351,7 +351,7 @@ def test_a_rubric_is_a_grid_with_the_graders_words(page: "Page", viewer: Viewer)
 
 
 def test_preferences_are_read_without_colour(page: "Page", viewer: Viewer) -> None:
-    """Each cell says win, loss, tie or nothing as recorded; what one gains another loses."""
+    """Each cell says win, loss, tie or nothing as recorded, and the matrix is antisymmetric."""
     key = _a_group(viewer.folder / "preference")
     matrix = _comparison(viewer.folder / "preference", key).matrix
     assert matrix is not None
@@ -367,7 +367,7 @@ def test_preferences_are_read_without_colour(page: "Page", viewer: Viewer) -> No
 
 
 def test_a_game_is_shown_by_play_and_seat(page: "Page", groups: Viewer) -> None:
-    """Which member sat where in which play is a table; each leads to its column."""
+    """A table shows the member at each seat of each play, and links to its column."""
     _show(page, groups, "game", (0, "game", "t"))
     plays = page.get_by_label("Members by play and seat")
     expect(plays.get_by_role("row")).to_contain_text(["PlaySeat 0Seat 1", "0#0−1", "1#2−1"])
@@ -391,7 +391,7 @@ def test_a_narrow_screen_shows_one_member_at_a_time(context: "BrowserContext", p
 
 
 def test_hostile_content_is_only_text(page: "Page", groups: Viewer) -> None:
-    """Markup in every name and text is shown as it is, turned text is made visible, and the layout holds."""
+    """Markup in every name and text is shown as text, bidirectional marks are made visible, and the layout holds."""
     _show(page, groups, "hostile", (0, HOSTILE, HOSTILE))
     expect(_column(page, 0)).to_contain_text("<script>window.ran=1</script>")
     expect(page.get_by_role("heading", level=1)).to_contain_text("U+202E")
@@ -408,7 +408,7 @@ def test_hostile_content_is_only_text(page: "Page", groups: Viewer) -> None:
 
 
 def test_a_group_that_grows_is_shown_as_it_is_now(page: "Page", groups: Viewer, recorded: Path) -> None:
-    """A member that is recorded while one looks appears without a reload; what was selected stays selected."""
+    """A member that is recorded meanwhile appears without a reload; the selection stays."""
     with rolltrace.create_run(recorded / "live") as run:
         for index in range(2):
             _play(run, "sum", index, WRONG, 0.25)
@@ -424,8 +424,8 @@ def test_a_group_that_grows_is_shown_as_it_is_now(page: "Page", groups: Viewer, 
         expect(_column(page, 1)).to_have_attribute("aria-current", "true")
 
 
-def test_a_group_that_is_not_there_is_told(page: "Page", groups: Viewer) -> None:
-    """An address of no group says so, in the server's words."""
+def test_an_unknown_group_is_reported(page: "Page", groups: Viewer) -> None:
+    """The address of an unknown group shows the server's message."""
     page.goto(groups.entry)
     page.goto(f"{groups.origin}/#/run/sums/group?split=train&iteration=3&env=sums&group=nobody")
     expect(page.get_by_role("alert")).to_contain_text("Not found")
@@ -444,7 +444,7 @@ def _a_group(path: Path) -> tuple[int, str, str]:
 
 
 def test_a_group_without_a_name_has_an_address(page: Any, tmp_path: Path) -> None:
-    """A name may be empty, which the recorder allows: its address says so, and leads there."""
+    """A group's name may be empty, and its address works."""
     with rolltrace.create_run(tmp_path / "run") as run:
         for index in range(2):
             _play(run, "", index, RIGHT, index)
@@ -479,7 +479,7 @@ def test_a_large_group_is_shown_in_windows(page: "Page", groups: Viewer) -> None
 
 
 def test_members_are_compared_with_the_best(page: "Page", groups: Viewer) -> None:
-    """Differences are those from the member before, or from one that is chosen, also from another window."""
+    """Differences are from the member before, or from a chosen one, also from another window."""
     _show(page, groups, "large", (0, "sums", "t"), offset="256")
     expect(_column(page, 256)).to_contain_text("differs from #255")
     choice = page.get_by_role("group", name="What members are compared with")

@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(run: Path) -> Path:
-    """A report on all of it."""
+    """A report on the whole run."""
     file = run.parent.parent / "training.html"
     write_report(run, file)
     return file
@@ -75,7 +75,7 @@ def served(run: Path) -> Iterator[Viewer]:
     ],
 )
 def test_the_charts_are_those_of_the_server(page: "Page", served: Viewer, report: Path, search: str) -> None:
-    """Any split, environment, measure and iteration shows the same words and marks in a report as in the viewer."""
+    """Any split, environment, measure and iteration shows the same text and marks in a report as in the viewer."""
     page.goto(served.entry)
     shown = []
     for base in (served.origin + "/", report.as_uri()):
@@ -91,7 +91,7 @@ def test_the_charts_are_those_of_the_server(page: "Page", served: Viewer, report
 
 
 def test_a_report_with_all_charts_has_no_note_about_them(page: "Page", report: Path, tmp_path: Path) -> None:
-    """Nothing is said about missing charts where none are missing, with one split or several."""
+    """A report with one split or several has no note about missing charts if none is missing."""
     with rolltrace.create_run(tmp_path / "flat") as run:
         for env in ("sums", "words"):
             with run.rollout(env=env, task="t", group="g", index=0) as rollout:
@@ -123,7 +123,7 @@ def test_selections_are_made_as_in_the_viewer(page: "Page", report: Path) -> Non
 
 
 def test_rows_are_filtered_by_menus_and_sorted(page: "Page", report: Path) -> None:
-    """Menus, the histogram's range, the text search and the order of a column list the rows that they name."""
+    """Menus, the histogram's range, the text search and a column's order list the right rows."""
     page.goto(f"{report.as_uri()}#/run/training/rollouts")
     counted = page.get_by_role("status").first
     expect(counted).to_have_text("20 rollouts")
@@ -151,7 +151,7 @@ def test_rows_are_filtered_by_menus_and_sorted(page: "Page", report: Path) -> No
 
 
 def test_numbers_that_ignore_the_filters_say_so(page: "Page", report: Path) -> None:
-    """A report cannot compute statistics: under a filter it shows those of all its rollouts, and says that."""
+    """A report cannot compute statistics: under a filter it shows those of all its rollouts, and says so."""
     page.goto(f"{report.as_uri()}#/run/training/rollouts?filter=reward:min:5")
     expect(page.locator("a[data-row='9']")).to_be_attached()
     distribution = page.get_by_role("region", name="Distribution of reward")
@@ -165,10 +165,10 @@ def test_numbers_that_ignore_the_filters_say_so(page: "Page", report: Path) -> N
     expect(page.get_by_text(f"Counts of all rollouts {UNFILTERED}")).to_be_visible()
 
 
-def test_what_has_no_charts_is_not_offered(
+def test_choices_without_charts_are_disabled(
     page: "Page", run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the limits of a report's size, choices are grey, measures are left out, and the page says so."""
+    """Beyond a report's size limits, choices are disabled, measures are left out, and the page says so."""
     monkeypatch.setattr(report_statistics, "_MAX_CHARTS", 6)
     monkeypatch.setattr(report_statistics, "_MAX_MEASURES", 3)
     write_report(run, tmp_path / "small.html")

@@ -53,7 +53,7 @@ class Recorded(NamedTuple):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    """The runs, being viewed."""
+    """The viewer over the recorded runs."""
     folder = tmp_path_factory.mktemp("rollouts")
     ids: dict[str, str] = {}
     with rolltrace.create_run(folder / "talks", trace=rolltrace.Recording(tokens=True)) as run:
@@ -92,7 +92,7 @@ def _plain(run: Any, group: str, index: int = 0, reward: float = 0.5, **about: A
 
 
 def _talk(run: Any) -> str:
-    """Tools, an image, reasoning, an answer that could not be read, a history that was replaced, and late scores."""
+    """Tools, an image, reasoning, an unreadable answer, a replaced history, and late scores."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(_png()).decode()}}
     asked = {"role": "user", "content": [{"type": "text", "text": "Look 🎉 here:"}, picture]}
     calls = [
@@ -121,7 +121,7 @@ def _talk(run: Any) -> str:
 
 
 def _grown(run: Any) -> str:
-    """Twelve turns, each of which is sent all that was said before."""
+    """Twelve turns, each with the whole history as prompt."""
     said = [{"role": "user", "content": "begun"}]
     with run.rollout(env="talk", task="grown", group="grown", index=0) as rollout:
         for turn in range(12):
@@ -140,7 +140,7 @@ def _failed(run: Any) -> str:
 
 
 def _shortened(run: Any) -> str:
-    """A tool's answer that is shortened in the history later on."""
+    """A tool's answer that is shortened in the history later."""
     call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": ""}}
     asked, said = {"role": "user", "content": "Read."}, {"role": "assistant", "content": "", "tool_calls": [call]}
     answer = {"role": "tool", "tool_call_id": "a", "content": "a long page"}
@@ -153,7 +153,7 @@ def _shortened(run: Any) -> str:
 
 
 def _unfinished(run: Any) -> str:
-    """A call of a tool whose env raised."""
+    """A tool call whose env raised."""
     call = ToolCall("open", '{"what": "the trapdoor"}', id="c1")
     answer = to_completion(Message("assistant", "", tool_calls=(call,)))
 
@@ -202,7 +202,7 @@ def _long(run: Any) -> str:
 
 
 def _wide(run: Any) -> str:
-    """A line of a million characters, and five million in lines."""
+    """A line of a million characters, and five million characters in lines."""
     said = "word " * 20 + "\n"
     with run.rollout(env="long", task="wide", group="wide", index=0) as rollout:
         rollout.step(
@@ -223,24 +223,24 @@ def _png() -> bytes:
 
 
 def look(page: "Page", viewer: Viewer, run: str, rollout: str, **parameters: Any) -> None:
-    """Open the page of a rollout as from a link that somebody sent."""
+    """Opens the page of a rollout as from a shared link."""
     search = urlencode(parameters, doseq=True)
     page.goto(f"{viewer.entry}#/run/{quote(run, safe='')}/rollout/{rollout}?{search}")
     expect(page.get_by_role("heading", name="Transcript")).to_be_visible()
 
 
 def parameters(page: "Page") -> dict[str, list[str]]:
-    """What is in the address."""
+    """The parameters of the address."""
     return parse_qs(urlsplit(page.url.partition("#")[2]).query)
 
 
 def transcript(page: "Page") -> str:
-    """What of the transcript is there, from top to bottom."""
+    """The visible part of the transcript, from top to bottom."""
     return page.get_by_role("region", name="Transcript").inner_text()
 
 
 def in_order(text: str, *parts: str) -> None:
-    """Every part is in the text, each after the one before."""
+    """Asserts that the parts occur in the text in this order."""
     at = 0
     for part in parts:
         found = text.find(part, at)
@@ -248,8 +248,8 @@ def in_order(text: str, *parts: str) -> None:
         at = found + len(part)
 
 
-def test_the_transcript_tells_each_message_once_in_order(page: "Page", recorded: Recorded) -> None:
-    """The system prompt is folded, answers stand with their calls whatever their order, and the reward adds up."""
+def test_the_transcript_shows_each_message_once_in_order(page: "Page", recorded: Recorded) -> None:
+    """The system prompt is folded, answers are with their calls whatever their order, and the reward adds up."""
     page.set_viewport_size({"width": 1280, "height": 3000})
     look(page, recorded.viewer, "talks", recorded.ids["talk"])
     rows = page.get_by_role("region", name="Transcript")
@@ -280,8 +280,8 @@ def test_the_transcript_tells_each_message_once_in_order(page: "Page", recorded:
     expect(rows.get_by_text("Last rule.")).to_be_visible()
 
 
-def test_the_reward_is_the_sum_that_its_group_tells(page: "Page", recorded: Recorded) -> None:
-    """Later scores, a grade and a clamp are the same terms on both pages, and the score that counts is marked."""
+def test_the_reward_is_the_sum_that_its_group_shows(page: "Page", recorded: Recorded) -> None:
+    """Late scores, a grade and a clamp are the same terms on both pages, and the score that counts is marked."""
     sums = {"summed": "steps 0.500 + group grade 0.750 + clamp −0.250 = 1", "replaced": "score 3 = 3"}
     for name, words in sums.items():
         look(page, recorded.viewer, "talks", recorded.ids[name], tab="scores")
@@ -298,8 +298,8 @@ def test_the_reward_is_the_sum_that_its_group_tells(page: "Page", recorded: Reco
         assert f"{' + '.join(given)} = {told[-1][1]}" == words
 
 
-def test_prompts_that_leave_messages_out_are_remarked_upon(page: "Page", recorded: Recorded) -> None:
-    """Each that lacks a message which the one before it had, be another there instead or not: as the terminal does."""
+def test_prompts_that_leave_messages_out_have_a_remark(page: "Page", recorded: Recorded) -> None:
+    """Each prompt that lacks a message of the one before it has a remark, as in the terminal."""
     record = rolltrace.open_run(recorded.viewer.folder / "talks").get(recorded.ids["grown"])
     rng = random.Random(4)
     prompts = [[(place, place + 1) for place in range(2 * turn + 1) if rng.random() < 0.9] for turn in range(12)]
@@ -324,7 +324,7 @@ def test_prompts_that_leave_messages_out_are_remarked_upon(page: "Page", recorde
 
 
 def test_steps_are_walked_by_key_and_kept_in_the_address(page: "Page", recorded: Recorded) -> None:
-    """The keys n and p, the time line's arrow keys and a link choose a step; the address alone shows it again."""
+    """The keys n and p, the time line's arrow keys and a link choose a step, which is in the address."""
     look(page, recorded.viewer, "talks", recorded.ids["talk"], step=1, tab="state")
     panel = page.get_by_role("complementary", name="Details")
     expect(panel.get_by_role("heading", name="State after step 1")).to_be_visible()
@@ -359,7 +359,7 @@ def test_steps_are_walked_by_key_and_kept_in_the_address(page: "Page", recorded:
 
 
 def test_previous_and_next_stay_within_the_listing(page: "Page", recorded: Recorded) -> None:
-    """The keys j and k walk through the listing in its order; u leads up to the group, l back to the listing."""
+    """The keys j and k follow the listing in its order; u leads up to the group, l back to the listing."""
     listing = {"filter": "reward:min:0.2", "sort": "-reward"}
     look(page, recorded.viewer, "walked", recorded.ids["walked 4"], **listing, tab="about")
     walk = page.get_by_role("navigation", name="Other rollouts")
@@ -407,7 +407,7 @@ def test_exact_prompt_and_raw_record(page: "Page", context: "BrowserContext", re
 
 
 def test_tokens_are_coloured_by_their_probability(page: "Page", recorded: Recorded) -> None:
-    """Where each token's text is known it is shown, else its id; the least likely are listed first."""
+    """If each token's text is known it is shown, else its id; the least likely are listed first."""
     look(page, recorded.viewer, "talks", recorded.ids["talk"], step=1, tab="tokens")
     panel = page.get_by_role("complementary", name="Details")
     tokens = panel.get_by_role("group", name=re.compile("Tokens"))
@@ -432,7 +432,7 @@ def test_tokens_are_coloured_by_their_probability(page: "Page", recorded: Record
 
 
 def test_calls_of_others_are_shown_with_their_step(page: "Page", viewer: Viewer) -> None:
-    """The model calls of an answerer are listed, the chosen step's in sight, each unfolded by a click."""
+    """An answerer's calls are listed, those of the chosen step visible, each unfolded by a click."""
     [rollout] = rolltrace.open_run(viewer.folder / "twenty_questions").rollouts(where="steps > 2", limit=1)
     call = next(call for call in rollout.calls if call.step)
     look(page, viewer, "twenty_questions", rollout.id, step=call.step)
@@ -447,7 +447,7 @@ def test_calls_of_others_are_shown_with_their_step(page: "Page", viewer: Viewer)
 
 
 def test_a_failure_is_shown_where_it_happened(page: "Page", recorded: Recorded) -> None:
-    """The error stands after what was sent last, its traceback folded, and other attempts are a link away."""
+    """The error comes after what was sent last, its traceback folded, with links to other attempts."""
     look(page, recorded.viewer, "talks", recorded.ids["failed"], retried=1)
     in_order(transcript(page), "I went.", "no step followed", "RuntimeError", "the sandbox died", "Traceback", "End")
     banner = page.get_by_role("banner").or_(page.locator("header.rollout-header"))
@@ -473,7 +473,7 @@ def test_a_turn_that_the_env_did_not_finish_is_marked(page: "Page", recorded: Re
 
 
 def test_an_edited_tool_result_names_its_call(page: "Page", recorded: Recorded) -> None:
-    """A result that was rewritten in the history is told by itself, with the call that it answers."""
+    """A result that was rewritten in the history is shown by itself, with the call that it answers."""
     look(page, recorded.viewer, "unfinished", recorded.ids["shortened"])
     in_order(transcript(page), "a long page", "Hm.", "answers call 1", "a l…", "Yes.")
 
@@ -488,8 +488,8 @@ def test_seats_of_a_game_are_linked(page: "Page", recorded: Recorded) -> None:
     assert recorded.ids["seat 1"] in page.url
 
 
-def test_only_what_is_in_sight_is_drawn(page: "Page", recorded: Recorded) -> None:
-    """Of 500 turns and of five million characters a screenful is there, wherever one jumps, folded or not."""
+def test_only_visible_parts_are_drawn(page: "Page", recorded: Recorded) -> None:
+    """Of 500 turns or five million characters only a screenful is drawn, wherever one scrolls, folded or not."""
     look(page, recorded.viewer, "long", recorded.ids["long"], step=400)
     rows = page.get_by_role("region", name="Transcript")
     expect(rows.get_by_role("link", name="Step 400", exact=True)).to_be_in_viewport()
@@ -514,7 +514,7 @@ def test_only_what_is_in_sight_is_drawn(page: "Page", recorded: Recorded) -> Non
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_hostile_text_does_nothing(page: "Page", recorded: Recorded, width: int) -> None:
-    """Whatever stands in a record is shown as text, on every tab, and the page is no wider than the screen."""
+    """Recorded text is shown as text, on every tab, and the page is no wider than the screen."""
     page.set_viewport_size({"width": width, "height": 800})
     look(page, recorded.viewer, "talks", recorded.ids["hostile"])
     page.keyboard.press("O")
@@ -528,14 +528,14 @@ def test_hostile_text_does_nothing(page: "Page", recorded: Recorded, width: int)
     assert page.locator("main script, main img").count() == 0
 
 
-def test_text_that_was_withheld_is_told_as_such(page: "Page", recorded: Recorded) -> None:
-    """A run of numbers only shows how long each text was."""
+def test_hashed_text_is_shown_as_such(page: "Page", recorded: Recorded) -> None:
+    """A run of numbers only shows the length of each text."""
     look(page, recorded.viewer, "numbers", recorded.ids["hashed"])
     expect(page.get_by_role("region", name="Transcript")).to_contain_text("14 characters hashed")
     assert "hashed:" not in transcript(page)
 
 
-def test_details_stand_below_the_transcript_on_a_narrow_screen(page: "Page", recorded: Recorded) -> None:
+def test_details_are_below_the_transcript_on_a_narrow_screen(page: "Page", recorded: Recorded) -> None:
     """At 390 pixels everything is in one column, and nothing is wider than the screen."""
     page.set_viewport_size({"width": 390, "height": 800})
     look(page, recorded.viewer, "talks", recorded.ids["talk"], step=1)

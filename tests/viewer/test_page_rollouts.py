@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=alert(1)>: \u202eevil"
 
 
 def record(run: RunWriter, iteration: int, group: int, index: int, **about: object) -> None:
-    """One rollout whose numbers follow from its place."""
+    """One rollout whose numbers follow from its position."""
     right = float((iteration + group + index) % 4 == 0)
     env = "chess" if group == 0 else "sums"
     fields = {"tags": ("hard", HOSTILE) if group == 1 else ("easy",), "policy": "small", **about}
@@ -44,7 +44,7 @@ def record(run: RunWriter, iteration: int, group: int, index: int, **about: obje
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    """A viewer over a run of some hundred rollouts, one of which failed and was played anew."""
+    """A viewer over a run of some hundred rollouts, one of which failed and was retried."""
     folder = tmp_path_factory.mktemp("listed")
     with rolltrace.create_run(folder / "training") as run:
         for place in range(TOTAL):
@@ -60,36 +60,36 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 
 def show(page: "Page", viewer: Viewer, search: str = "", run: str = "training") -> None:
-    """Open the listing, and wait for its rows or what stands in their place."""
-    page.context.request.get(viewer.entry)  # lets the browser in
+    """Opens the listing, and waits for its rows or for the message in their place."""
+    page.context.request.get(viewer.entry)  # logs the browser in
     page.goto(f"{viewer.origin}/#/run/{quote(run, safe='')}/rollouts{search}")
     expect(page.locator("tbody a[data-row], .rollouts-scroll .state").first).to_be_visible()
 
 
 def parameters(page: "Page") -> dict[str, list[str]]:
-    """What the address says of the listing."""
+    """The listing's parameters in the address."""
     return parse_qs(page.url.partition("#")[2].partition("?")[2])
 
 
 def total(page: "Page", text: str) -> None:
-    """The page says how many there are."""
+    """Asserts the number of rollouts that the page shows."""
     expect(page.locator(".rollouts-title")).to_contain_text(text)
 
 
 def column(page: "Page", name: str) -> list[str]:
-    """The values of a column in the rows that are there."""
+    """The values of a column in the drawn rows."""
     heads = page.locator("thead th").all_inner_texts()
     place = next(at for at, head in enumerate(heads) if name in head)
     return [text.strip() for text in page.locator(f"tbody tr.rollouts-row > :nth-child({place + 1})").all_inner_texts()]
 
 
 def row(page: "Page", index: int) -> "Locator":
-    """The link of a row, by its place from 0."""
+    """The link of a row, by its position from 0."""
     return page.locator(f'a[data-row="{index}"]')
 
 
 def test_only_visible_rows_are_there_and_all_can_be_reached(listed: Viewer, page: "Page") -> None:
-    """However many rollouts there are, only some rows are in the page, and scrolling reaches the last."""
+    """However many rollouts there are, only some rows are drawn, and scrolling reaches the last."""
     show(page, listed)
     total(page, f"{TOTAL + 1} rollouts")
     expect(page.locator("table")).to_have_attribute("aria-rowcount", str(TOTAL + 2))
@@ -99,8 +99,8 @@ def test_only_visible_rows_are_there_and_all_can_be_reached(listed: Viewer, page
     assert page.locator("tbody tr.rollouts-row").count() < 60
 
 
-def test_a_million_rows_fit_below_what_browsers_can_show(listed: Viewer, page: "Page") -> None:
-    """Where rows would be taller than browsers allow, scrolling is scaled: first and last row are both reached."""
+def test_a_million_rows_can_be_scrolled(listed: Viewer, page: "Page") -> None:
+    """If rows would be taller than browsers allow, scrolling is scaled, and first and last row can be reached."""
     count = 1_000_000
 
     def answer(route: object) -> None:
@@ -121,7 +121,7 @@ def test_a_million_rows_fit_below_what_browsers_can_show(listed: Viewer, page: "
 
 
 def test_headings_sort_on_the_server_and_the_address_keeps_it(listed: Viewer, page: "Page") -> None:
-    """A heading sorts one way, the other way and not at all; with Shift it is the next key; the address has it."""
+    """A heading sorts ascending, descending and not at all; with Shift it adds a key; the address has it."""
     show(page, listed)
     reward = page.get_by_role("columnheader", name="Reward")
     reward.get_by_role("button", name="Reward", exact=True).click()
@@ -145,7 +145,7 @@ def test_headings_sort_on_the_server_and_the_address_keeps_it(listed: Viewer, pa
 
 
 def test_each_column_filters_by_its_type_and_says_so_in_words(listed: Viewer, page: "Page") -> None:
-    """Values come with counts, numbers as a range, tags with or without; each filter is a chip that can be removed."""
+    """Values have counts, numbers a range, tags with or without; each filter is a chip that can be removed."""
     show(page, listed)
     chips = page.get_by_role("list", name="Active filters")
     page.locator(".rollouts-toolbar").get_by_role("button", name="Env").click()
@@ -174,7 +174,7 @@ def test_each_column_filters_by_its_type_and_says_so_in_words(listed: Viewer, pa
 
 
 def test_a_range_is_dragged_on_the_distribution_or_moved_by_keys(listed: Viewer, page: "Page") -> None:
-    """Dragging over the histogram lists that range; sliders move its ends by keys; Back takes it back."""
+    """Dragging over the histogram lists that range; keys move its ends; Back undoes it."""
     show(page, listed)
     box = page.locator(".range svg").bounding_box()
     assert box is not None
@@ -185,7 +185,7 @@ def test_a_range_is_dragged_on_the_distribution_or_moved_by_keys(listed: Viewer,
     page.mouse.up()
     expect(page.get_by_role("list", name="Active filters")).to_contain_text("Reward at least 0.9")
     right = sum(place // 30 % 4 == (-(place // 6 % 5) - place % 6) % 4 for place in range(TOTAL))
-    total(page, f"{right} of")  # as many as have the part of 1 in their reward; the rest have at most 0.5
+    total(page, f"{right} of")  # the rollouts with 1 as a part of their reward; the rest have at most 0.5
     least = page.get_by_role("slider", name="Least reward")
     before = float(least.get_attribute("aria-valuenow") or "nan")
     least.press("ArrowLeft")
@@ -198,8 +198,8 @@ def test_a_range_is_dragged_on_the_distribution_or_moved_by_keys(listed: Viewer,
     assert parameters(page)["measure"] == ["metrics.entropy"]
 
 
-def test_text_is_searched_for_and_nothing_found_has_a_way_out(listed: Viewer, page: "Page") -> None:
-    """Enter searches prompts and responses and tells how many were found; where none were, a button removes it."""
+def test_text_search_and_an_empty_result(listed: Viewer, page: "Page") -> None:
+    """Enter searches prompts and responses and shows the number of hits; without any, a button removes the search."""
     show(page, listed)
     page.keyboard.press("/")
     page.keyboard.type("XYLOPHONE")
@@ -214,8 +214,8 @@ def test_text_is_searched_for_and_nothing_found_has_a_way_out(listed: Viewer, pa
     expect(page.get_by_role("searchbox")).to_have_value("")
 
 
-def test_an_sql_condition_filters_and_its_error_is_told_under_it(listed: Viewer, page: "Page") -> None:
-    """An expression narrows the listing; one that the server refuses is told in its words, beside the field."""
+def test_an_sql_condition_filters_and_its_error_is_shown_under_it(listed: Viewer, page: "Page") -> None:
+    """An expression narrows the listing; a refused one shows the server's message beside the field."""
     show(page, listed)
     page.get_by_role("button", name="SQL condition").click()
     page.get_by_label("SQL condition").last.fill("reward > and")
@@ -247,7 +247,7 @@ def test_columns_are_chosen_with_reward_parts_and_kept_in_order(listed: Viewer, 
 
 
 def test_keys_select_and_open_a_row_and_back_returns_to_it(listed: Viewer, page: "Page") -> None:
-    """Keys j and k move, Enter opens the rollout with the listing in its address, Back comes back to the row."""
+    """Keys j and k move, Enter opens the rollout with the listing in its address, Back returns to the row."""
     show(page, listed, "?filter=env:is:sums&sort=-reward,iteration,group,index")
     for _ in range(4):
         page.keyboard.press("j")
@@ -272,7 +272,7 @@ def test_keys_select_and_open_a_row_and_back_returns_to_it(listed: Viewer, page:
 
 
 def test_retried_attempts_are_listed_on_demand(listed: Viewer, page: "Page") -> None:
-    """An attempt that was played anew is listed only where that is asked for."""
+    """An attempt that was retried is listed only on demand."""
     show(page, listed, "?filter=group:is:g9")
     total(page, f"1 of {TOTAL + 1} rollouts")
     page.get_by_role("switch", name="Retried attempts").check()
@@ -301,22 +301,22 @@ def growing(page: "Page", tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 
 def scroll(page: "Page", rows: int) -> None:
-    """Scroll the listing by some rows."""
+    """Scrolls the listing by some rows."""
     page.locator(".rollouts-scroll").evaluate("(element, rows) => element.scrollBy(0, 34 * rows)", rows)
 
 
 def revisions_of(page: "Page") -> str:
-    """What the server says about which runs have changed."""
+    """The server's current revisions of the runs."""
     return page.context.request.get(f"{page.url.split('#')[0]}api/revisions").text()
 
 
 def top_of(row: "Locator") -> float:
-    """How far below the top of the window a row is."""
+    """The distance of a row from the top of the window."""
     return float(row.evaluate("element => element.getBoundingClientRect().top"))
 
 
-def test_what_one_looks_at_stays_while_the_run_grows(page: "Page", growing: Callable[[], None]) -> None:
-    """Rows that are recorded come in without a reload; those that one looks at stay where they are."""
+def test_visible_rows_stay_while_the_run_grows(page: "Page", growing: Callable[[], None]) -> None:
+    """New rows appear without a reload; visible rows stay in place."""
     with page.expect_response(re.compile("api/neighbours")):
         scroll(page, 120)
     expect(row(page, 125)).to_be_in_viewport()
@@ -329,7 +329,7 @@ def test_what_one_looks_at_stays_while_the_run_grows(page: "Page", growing: Call
 
 
 class HeldRequests:
-    """Requests of the page that are not sent before `release`."""
+    """Holds requests of the page until `release`."""
 
     def __init__(self, page: "Page", question: str) -> None:
         self._routes: list[Route] | None = []
@@ -348,7 +348,7 @@ class HeldRequests:
 
 
 def test_rows_stay_if_one_scrolls_while_the_run_grows(page: "Page", growing: Callable[[], None]) -> None:
-    """If the position of a row is answered before the rows themselves, the listing is moved once, not twice."""
+    """If a row's position is answered before the rows themselves, the listing is moved once, not twice."""
     positions, revisions = HeldRequests(page, "neighbours"), HeldRequests(page, "revisions")
     with page.expect_request(re.compile("api/neighbours")):
         scroll(page, 120)
@@ -370,7 +370,7 @@ def test_rows_stay_if_one_scrolls_while_the_run_grows(page: "Page", growing: Cal
 
 
 def test_hostile_names_are_text_and_can_be_filtered_by(listed: Viewer, page: "Page") -> None:
-    """Names with markup, colons and marks that turn text around are shown as text, and work as any other."""
+    """Names with markup, colons and bidirectional marks are shown as text, and can be filtered by."""
     name = f"reward_data.{HOSTILE}"
     spelt = quote(name.replace(":", "%3A"))
     show(page, listed, f"?columns={spelt},tags&filter={spelt}:min:5&measure={quote(name)}")

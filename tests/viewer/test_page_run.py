@@ -1,4 +1,4 @@
-"""The page of one run, in a real browser; every mark is followed to the rollouts behind it."""
+"""The page of one run, in a real browser; every mark is followed to its rollouts."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 
 
 def add(run: RunWriter, iteration: int, split: str = "train") -> None:
-    """Record an iteration: three groups in two environments, of which one teaches nothing and one fails in part."""
+    """Records an iteration: three groups in two environments, one without a signal and one that fails in part."""
     for number, env in enumerate(("sums", "sums", "words")):
         for index in range(SIZE):
             try:
@@ -69,13 +69,13 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 
 def enter(page: "Page", viewer: Viewer, address: str) -> None:
-    """Open the viewer at an address."""
+    """Opens the viewer at an address."""
     page.goto(viewer.entry)
     page.goto(f"{viewer.origin}/{address}")
 
 
 def ask(viewer: Viewer, question: str, parameters: list[tuple[str, str]]) -> Any:
-    """An answer of the server, without the page."""
+    """An API answer of the server, without the page."""
     request = Request(f"{viewer.origin}/api/{question}?{urlencode(parameters)}")
     request.add_header("Authorization", f"Bearer {viewer.token}")
     with urlopen(request, timeout=60) as response:
@@ -83,7 +83,7 @@ def ask(viewer: Viewer, question: str, parameters: list[tuple[str, str]]) -> Any
 
 
 def rollouts_behind(viewer: Viewer, run: str, href: str | None) -> list[dict[str, Any]]:
-    """The rollouts that an address of the page leads to."""
+    """The rollouts that an address of the page lists."""
     path, _, search = (href or "").partition("?")
     assert path == f"#/run/{run}/rollouts"
     columns = ("columns", "iteration,env,split,reward,stop_reason,group,group_signal,reward_data.right")
@@ -96,8 +96,8 @@ def marks_of(page: "Page", card: str) -> "list[Locator]":
     return page.locator(f".{card} svg a").all()
 
 
-def test_one_glance_says_how_the_run_stands(page: "Page", training: Viewer) -> None:
-    """The key numbers are those of the chosen split; what is wrong is said first, and leads to it."""
+def test_key_numbers_and_problems_come_first(page: "Page", training: Viewer) -> None:
+    """The key numbers are those of the chosen split; problems come first, with links."""
     enter(page, training, "#/run/training")
     key_numbers = page.locator(".key-number")
     expect(key_numbers.nth(0)).to_contain_text("Mean reward")
@@ -116,7 +116,7 @@ def test_one_glance_says_how_the_run_stands(page: "Page", training: Viewer) -> N
 
 
 def test_an_iteration_is_chosen_by_a_click_and_its_bars_lead_to_their_rollouts(page: "Page", training: Viewer) -> None:
-    """The histogram of an iteration is in the address, and each of its bars leads to exactly what it counts."""
+    """The histogram of an iteration is in the address, and each of its bars links to exactly what it counts."""
     enter(page, training, "#/run/training")
     marks_of(page, "measure")[2].click()
     expect(page).to_have_url(re.compile(r"#/run/training\?iteration=2$"))
@@ -136,7 +136,7 @@ def test_an_iteration_is_chosen_by_a_click_and_its_bars_lead_to_their_rollouts(p
 
 
 def test_each_piece_of_the_stacks_leads_to_exactly_its_rollouts(page: "Page", training: Viewer) -> None:
-    """Stop reasons are shares of all rollouts, groups without signal of all groups; each piece is a link to them."""
+    """Stop reasons are fractions of all rollouts, groups without signal of all groups; each piece is a link to them."""
     enter(page, training, "#/run/training")
     counted = 0
     for piece in marks_of(page, "stops"):
@@ -160,8 +160,8 @@ def test_each_piece_of_the_stacks_leads_to_exactly_its_rollouts(page: "Page", tr
     expect(page).to_have_url(re.compile(r"/rollouts\?.*stop_reason"))
 
 
-def test_what_is_pointed_at_is_read_in_one_place(page: "Page", training: Viewer) -> None:
-    """Pointing at an iteration shows it in the readouts of all charts; the arrow keys walk, and Enter chooses."""
+def test_pointing_at_an_iteration_shows_it_in_all_charts(page: "Page", training: Viewer) -> None:
+    """Pointing at an iteration shows it in the readouts of all charts; the arrow keys move, and Enter chooses."""
     enter(page, training, "#/run/training")
     marks_of(page, "measure")[3].hover()
     for card in ("measure", "stops", "signal", "length"):
@@ -181,7 +181,7 @@ def test_what_is_pointed_at_is_read_in_one_place(page: "Page", training: Viewer)
 
 
 def test_measure_environment_split_and_table_are_in_the_address(page: "Page", training: Viewer) -> None:
-    """Any measure, one environment and one split can be looked at, as a table, too; the address reproduces it."""
+    """Any measure, environment and split can be shown, also as a table; the address reproduces it."""
     enter(page, training, "#/run/training")
     page.get_by_label("Measure", exact=True).select_option("right")
     expect(page.get_by_role("heading", name="Right over iterations")).to_be_visible()
@@ -217,8 +217,8 @@ def test_one_iteration_is_shown_by_environment(page: "Page", viewer: Viewer, tra
     expect(page.get_by_role("heading", name="Other measures")).to_be_visible()
 
 
-def test_errors_ledger_findings_and_config_are_told(page: "Page", training: Viewer) -> None:
-    """Kinds of errors lead to their rollouts, the ledger is a sum, and what an audit finds is listed."""
+def test_errors_ledger_findings_and_config_are_shown(page: "Page", training: Viewer) -> None:
+    """Kinds of errors link to their rollouts, the ledger is a sum, and findings are listed."""
     enter(page, training, "#/run/training")
     errors = page.get_by_role("region", name="Errors")
     expect(errors).to_contain_text("TimeoutError")
@@ -236,8 +236,8 @@ def test_errors_ledger_findings_and_config_are_told(page: "Page", training: View
     expect(page.locator(".run-config")).to_contain_text('"rate"')
 
 
-def test_damage_is_said_first(page: "Page", training: Viewer) -> None:
-    """What cannot be read is named with its file; the rest is shown, and the check finds the same."""
+def test_damage_comes_first(page: "Page", training: Viewer) -> None:
+    """Unreadable places are named with their file; the rest is shown, and the check finds the same."""
     enter(page, training, "#/run/damaged")
     problems = page.get_by_role("region", name="1 part of this run could not be read")
     expect(problems).to_contain_text("rollouts/")
@@ -250,7 +250,7 @@ def test_damage_is_said_first(page: "Page", training: Viewer) -> None:
 
 
 def test_every_page_says_that_a_run_is_damaged(page: "Page", training: Viewer) -> None:
-    """A banner on the pages of its rollouts and groups, and a badge in the list of runs."""
+    """A damaged run has a banner on the pages of its rollouts and groups, and a badge in the list of runs."""
     enter(page, training, "#/run/damaged/rollouts")
     banner = page.get_by_role("region", name="1 part of this run could not be read")
     expect(banner).to_be_visible()
@@ -265,8 +265,8 @@ def test_every_page_says_that_a_run_is_damaged(page: "Page", training: Viewer) -
     expect(page.locator("tr", has_text="damaged").locator(".runs-state")).to_contain_text("damaged")
 
 
-def test_a_check_that_was_not_made_says_why(page: "Page", training: Viewer) -> None:
-    """Where an answer comes with a message instead of findings, that is what is read: a report offers no button."""
+def test_a_check_that_did_not_run_says_why(page: "Page", training: Viewer) -> None:
+    """If an answer has a message instead of findings, it is shown; a report has no button."""
     told = "A run of this size is not checked for a report."
     answer = {"state": "absent", "stale": False, "audits": 0, "found": [], "message": told}
     page.route("**/api/findings*", lambda route: route.fulfill(json=answer))
@@ -277,7 +277,7 @@ def test_a_check_that_was_not_made_says_why(page: "Page", training: Viewer) -> N
 
 
 def test_huge_rewards_and_odd_words_are_drawn(page: "Page", tmp_path: Path) -> None:
-    """Means that overflow leave the charts standing; an answer that cannot be read is no limit; nothing is unseen."""
+    """Means that overflow do not break the charts, and an unreadable answer is not counted as a limit."""
     with rolltrace.create_run(tmp_path / "huge", config={"mo\u202edel": "a\u200bb"}) as run:
         for index in range(12):
             with run.rollout(env="sums", task="t", group="g", index=index, iteration=index // 4) as rollout:
@@ -308,7 +308,7 @@ def test_an_interrupted_run_says_what_is_finished(page: "Page", tmp_path: Path) 
 
 
 def test_the_run_grows_without_a_reload(page: "Page", tmp_path: Path) -> None:
-    """Iterations that are recorded while one looks are drawn; the first of them makes charts of distributions."""
+    """New iterations are drawn; the first of them makes charts of distributions."""
     with viewing(tmp_path) as viewer, rolltrace.create_run(tmp_path / "growing") as run:
         run.flush()
         enter(page, viewer, "#/run/growing")
@@ -326,7 +326,7 @@ def test_the_run_grows_without_a_reload(page: "Page", tmp_path: Path) -> None:
 
 
 def test_the_run_fits_a_narrow_screen(page: "Page", training: Viewer) -> None:
-    """At 390 pixels the charts stand one below the other, and nothing is wider than the screen."""
+    """At 390 pixels the charts are one below the other, and nothing is wider than the screen."""
     page.set_viewport_size({"width": 390, "height": 800})
     enter(page, training, "#/run/training?table=stops&measure=reward_data." + HOSTILE)
     expect(page.locator(".measure svg a").first).to_be_attached()

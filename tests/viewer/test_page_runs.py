@@ -26,7 +26,7 @@ HOSTILE = "odd <img src=x onerror=alert(1)> \u202e"
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    """A viewer over runs of which one cannot be read, one has failures, and one has a hostile name."""
+    """A viewer over runs: one unreadable, one with failures, one with a hostile name."""
     folder = tmp_path_factory.mktemp("mixed")
     record(folder / "below" / "failing", [0.0, 0.5, None, 1.0])
     record(folder / HOSTILE, [0.25])
@@ -37,13 +37,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 
 def record(path: Path, rewards: list[float | None]) -> None:
-    """A run with one rollout in each iteration; without a reward it fails."""
+    """A run with one rollout in each iteration; a rollout without a reward fails."""
     with rolltrace.create_run(path, planned=len(rewards)) as run:
         add(run, rewards)
 
 
 def add(run: RunWriter, rewards: list[float | None], first: int = 0) -> None:
-    """Record more rollouts."""
+    """Records more rollouts."""
     for iteration, reward in enumerate(rewards, first):
         try:
             with run.rollout(env="sums", task="t", group="g", index=0, iteration=iteration, policy="small") as rollout:
@@ -55,7 +55,7 @@ def add(run: RunWriter, rewards: list[float | None], first: int = 0) -> None:
 
 
 def enter(page: "Page", viewer: Viewer, address: str = "#/") -> None:
-    """Open the viewer at an address."""
+    """Opens the viewer at an address."""
     page.goto(viewer.entry)
     page.goto(f"{viewer.origin}/{address}")
 
@@ -66,12 +66,12 @@ def row_of(page: "Page", key: str) -> "Locator":
 
 
 def keys(page: "Page") -> list[str | None]:
-    """The runs, as they are listed."""
+    """The keys of the listed runs, in order."""
     return [link.get_attribute("data-run") for link in page.locator("[data-run]").all()]
 
 
 def test_each_run_is_listed_with_its_numbers(page: "Page", viewer: Viewer) -> None:
-    """A row tells how many rollouts there are, how the reward moved, who played what, and leads to the run."""
+    """A row has the number of rollouts, the course of the reward, envs and policies, and a link to the run."""
     enter(page, viewer)
     row = row_of(page, "arithmetic")
     expect(row.get_by_role("cell").nth(1)).to_contain_text("80")
@@ -83,7 +83,7 @@ def test_each_run_is_listed_with_its_numbers(page: "Page", viewer: Viewer) -> No
 
 
 def test_failures_damage_and_hostile_names_are_shown(page: "Page", mixed: Viewer) -> None:
-    """Failures are counted and lead to them; a run that cannot be read says why; a name is only text."""
+    """Failures are counted with a link; an unreadable run says why; a name is only text."""
     enter(page, mixed)
     failing = row_of(page, "below/failing")
     expect(failing.get_by_role("link", name="1 rollout failed")).to_have_attribute(
@@ -97,8 +97,8 @@ def test_failures_damage_and_hostile_names_are_shown(page: "Page", mixed: Viewer
     assert page.locator("main img").count() == 0
 
 
-def test_a_list_that_is_cut_says_so(page: "Page", viewer: Viewer) -> None:
-    """Where there are more runs than a list holds, it is told how many of how many are shown."""
+def test_a_truncated_list_says_so(page: "Page", viewer: Viewer) -> None:
+    """If there are more runs than a list holds, it says how many of how many are shown."""
 
     def more(route: "Route") -> None:
         response = route.fetch()
@@ -112,7 +112,7 @@ def test_a_list_that_is_cut_says_so(page: "Page", viewer: Viewer) -> None:
 
 
 def test_the_order_is_in_the_address(page: "Page", viewer: Viewer) -> None:
-    """A click on a head sorts, another turns it around, the address reproduces it and Back undoes it."""
+    """A click on a heading sorts, another reverses, the address reproduces it and Back undoes it."""
     enter(page, viewer)
     page.get_by_role("link", name="Run", exact=True).click()
     expect(page.get_by_role("columnheader", name="Run")).to_have_attribute("aria-sort", "ascending")
@@ -126,7 +126,7 @@ def test_the_order_is_in_the_address(page: "Page", viewer: Viewer) -> None:
 
 
 def test_runs_are_filtered_and_walked_by_keyboard(page: "Page", viewer: Viewer) -> None:
-    """A slash leads to the filter, j and k walk the runs, Enter opens one, and the filter is in the address."""
+    """A slash focuses the filter, j and k move through the runs, Enter opens one, and the filter is in the address."""
     enter(page, viewer, "#/?sort=name")
     expect(page.locator("[data-run]")).to_have_count(5)
     page.keyboard.press("/")
@@ -145,7 +145,7 @@ def test_runs_are_filtered_and_walked_by_keyboard(page: "Page", viewer: Viewer) 
 
 
 def test_runs_appear_and_grow_without_a_reload(page: "Page", tmp_path: Path) -> None:
-    """An empty folder says how to begin; a run that begins appears, and its numbers grow."""
+    """An empty folder says how to begin; a new run appears, and its numbers grow."""
     with viewing(tmp_path) as viewer:
         enter(page, viewer)
         expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
@@ -176,8 +176,8 @@ def test_the_list_fits_a_narrow_screen(page: "Page", mixed: Viewer) -> None:
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
 
 
-def test_a_server_that_is_gone_is_told(page: "Page", tmp_path: Path) -> None:
-    """What is shown stays, with a word that it may be old."""
+def test_a_server_that_is_gone_is_reported(page: "Page", tmp_path: Path) -> None:
+    """The contents stay, with a note that they may be stale."""
     record(tmp_path / "run", [0.5])
     with viewing(tmp_path) as viewer:
         enter(page, viewer)
@@ -188,8 +188,8 @@ def test_a_server_that_is_gone_is_told(page: "Page", tmp_path: Path) -> None:
         expect(row_of(page, "run")).to_be_visible()
 
 
-def test_sessions_that_collide_are_told_on_every_page(page: "Page", tmp_path: Path) -> None:
-    """The list, the run, the group and the rollout say that two sessions recorded the same place at once."""
+def test_sessions_that_collide_are_reported_on_every_page(page: "Page", tmp_path: Path) -> None:
+    """The list, the run, the group and the rollout say that two sessions recorded the same rollout at once."""
     with rolltrace.create_run(tmp_path / "ranks") as one, rolltrace.create_run(tmp_path / "ranks", join=True) as other:
         add(one, [0.5])
         add(other, [1.0])
@@ -205,7 +205,7 @@ def test_sessions_that_collide_are_told_on_every_page(page: "Page", tmp_path: Pa
         expect(page.locator(".rollout-header")).to_contain_text("collides")
 
 
-def test_a_session_that_fell_silent_died(page: "Page", tmp_path: Path) -> None:
+def test_a_dead_session_is_shown(page: "Page", tmp_path: Path) -> None:
     """The list and the run's page say that a run died."""
     with rolltrace.create_run(tmp_path / "killed") as run:
         add(run, [0.5])

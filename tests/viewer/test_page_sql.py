@@ -1,4 +1,4 @@
-"""The page of SQL: a statement, its rows, and the tables it can be asked of."""
+"""The page of SQL: a statement, its rows, and the available tables."""
 
 import csv
 import io
@@ -37,14 +37,14 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 
 def show(page: "Page", viewer: Viewer, sql: str | None = None) -> None:
-    """Open the page, with a statement in its address where one is given."""
-    page.context.request.get(viewer.entry)  # lets the browser in
+    """Opens the page, with a statement in its address if given."""
+    page.context.request.get(viewer.entry)  # logs the browser in
     page.goto(f"{viewer.origin}/#/run/small/sql{'' if sql is None else f'?q={quote(sql)}'}")
     expect(page.get_by_label("SQL statement")).to_be_visible()
 
 
 def test_a_statement_is_run_by_key_and_its_address_runs_it_again(asked: Viewer, page: "Page") -> None:
-    """Ctrl+Enter runs what is written; rows have types, ids lead to rollouts, and the address shows the same."""
+    """Ctrl+Enter runs the statement; rows have types, ids link to rollouts, and the address shows the same."""
     show(page, asked)
     expect(page.get_by_role("heading", name="No statement was run yet")).to_be_visible()
     statement = 'select id, reward, "index" from rollouts order by 3'
@@ -64,8 +64,8 @@ def test_a_statement_is_run_by_key_and_its_address_runs_it_again(asked: Viewer, 
     expect(page.get_by_label("SQL statement")).to_have_value(statement)
 
 
-def test_what_the_server_refuses_is_told_in_its_words(asked: Viewer, page: "Page") -> None:
-    """A statement that is wrong, or that is no SELECT, is answered with the reason, and the page lives on."""
+def test_a_refused_statement_shows_the_servers_message(asked: Viewer, page: "Page") -> None:
+    """An invalid statement, or one that is not a SELECT, shows the reason, and the page still works."""
     show(page, asked, "select nothing_of_this_name from rollouts")
     expect(page.get_by_role("alert")).to_contain_text("nothing_of_this_name")
     page.get_by_label("SQL statement").fill("drop table rollouts")
@@ -77,7 +77,7 @@ def test_what_the_server_refuses_is_told_in_its_words(asked: Viewer, page: "Page
 
 
 def test_long_values_are_folded_text_that_opens_whole(asked: Viewer, page: "Page") -> None:
-    """A long cell shows its beginning as text, and all of it in a sheet."""
+    """A long cell shows its beginning, and all of it in a sheet."""
     show(page, asked, "select response, 'short' as brief from steps limit 1")
     cell = page.get_by_role("button", name=re.compile("<img src=x"))
     expect(cell).to_be_visible()
@@ -90,8 +90,8 @@ def test_long_values_are_folded_text_that_opens_whole(asked: Viewer, page: "Page
     assert page.locator("#view img, dialog img").count() == 0
 
 
-def test_many_rows_are_windowed_and_more_are_told(asked: Viewer, page: "Page") -> None:
-    """Only rows that can be seen are in the page; that there are more is said, and more can be had."""
+def test_many_rows_are_windowed_and_more_can_be_loaded(asked: Viewer, page: "Page") -> None:
+    """Only visible rows are drawn; the page says that there are more, and can load them."""
     show(page, asked, "select range as n, null as none from range(30000)")
     expect(page.get_by_role("status")).to_contain_text("1,000 rows")
     expect(page.get_by_role("status")).to_contain_text("there are more")
@@ -104,7 +104,7 @@ def test_many_rows_are_windowed_and_more_are_told(asked: Viewer, page: "Page") -
 
 
 def test_rows_are_copied_as_csv_and_json(asked: Viewer, context: "BrowserContext", page: "Page") -> None:
-    """What is copied holds the very values that were answered."""
+    """The copied text holds exactly the returned values."""
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     show(
         page,
@@ -123,8 +123,8 @@ def test_rows_are_copied_as_csv_and_json(asked: Viewer, context: "BrowserContext
     assert copied[2] == {"index": 2, "response": HOSTILE, "reward_data": {"right": 2.0}, "none": None}
 
 
-def test_names_of_columns_are_seen(asked: Viewer, page: "Page") -> None:
-    """A name that turns text around stands as a mark, in the head and over a whole value; joiners are left alone."""
+def test_names_of_columns_are_made_visible(asked: Viewer, page: "Page") -> None:
+    """A bidirectional mark in a name is shown as a symbol, in the heading and over a whole value; joiners are kept."""
     show(page, asked, f"select '{'x' * 50}' as \"a\u202eb\u200dc\"")
     expect(page.get_by_role("columnheader").nth(1)).to_contain_text("aU+202Eb\u200dc")
     page.get_by_role("button", name="x" * 50).click()
@@ -132,7 +132,7 @@ def test_names_of_columns_are_seen(asked: Viewer, page: "Page") -> None:
 
 
 def test_the_reference_lists_columns_and_writes_their_names(asked: Viewer, page: "Page") -> None:
-    """A table unfolds to its columns; a click writes a name where the cursor stands, quoted where SQL needs that."""
+    """A table unfolds to its columns; a click inserts a name at the cursor, quoted if SQL needs that."""
     show(page, asked)
     page.get_by_label("SQL statement").fill("select  from rollouts")
     page.get_by_label("SQL statement").evaluate("element => element.setSelectionRange(7, 7)")

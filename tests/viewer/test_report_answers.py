@@ -1,4 +1,4 @@
-"""A report gives the answers of the server about the same run: stored statistics, and rows under any filter."""
+"""A report answers like the server about the same run: stored statistics, and rows under any filter."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from viewing import Viewer, viewing
 
 @pytest.fixture(scope="module")
 def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which everything is there: splits, envs, numeric groups, tags, NaN, nulls, retries, odd names."""
+    """A run with everything: splits, envs, numeric groups, tags, NaN, nulls, retries, odd names."""
     path = tmp_path_factory.mktemp("odd") / "odd"
     rng = random.Random(5)
     with rolltrace.create_run(path, config={"iterations": 9}) as run:
@@ -51,7 +51,7 @@ def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def huge_run(odd_run: Path) -> Path:
-    """A run in the same folder whose rewards are too large to be added up."""
+    """A run in the same folder whose rewards overflow when they are summed."""
     with rolltrace.create_run(odd_run.with_name("huge")) as run:
         for index, (env, reward) in enumerate([("same", 1e308)] * 3 + [("apart", 1e308)] * 2 + [("apart", 0.0)]):
             with run.rollout(env=env, task="t", group="g", index=index) as rollout:
@@ -76,7 +76,7 @@ def odd_report(odd_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def asking(page: Any, served: Viewer, odd_report: Path) -> Any:
-    """Asks the server and the report one question, and gives both answers."""
+    """Makes one request to the server and to the report, and returns both answers."""
     return _asking(page, served, odd_report)
 
 
@@ -94,7 +94,7 @@ def _ask(tab: Any, question: str, parameters: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_rows_are_filtered_and_sorted_alike(asking: Any, count: int) -> None:
-    """Rows and neighbours are the same, under any filters, any search and any order, drawn from a fixed seed."""
+    """Rows and neighbours are the same, under random filters, searches and orders from a fixed seed."""
     rng = random.Random(11)
     run = {"run": "odd"}
     columns = [column["name"] for column in asking("run", run)[0]["columns"]]
@@ -145,7 +145,7 @@ def test_the_table_has_the_statistics_of_all_rollouts(asking: Any) -> None:
 
 
 def test_rewards_that_overflow_have_the_same_answer(page: Any, served: Viewer, huge_run: Path, tmp_path: Path) -> None:
-    """Where a mean or a std is too large for a number, both say so in the same word."""
+    """If a mean or std overflows, both answer with the same word."""
     write_report(huge_run, tmp_path / "report.html", groups=1_000)
     asking = _asking(page, served, tmp_path / "report.html")
     expected, given = asking("environments", {"run": "huge", "measure": "reward"})
@@ -157,7 +157,7 @@ def test_rewards_that_overflow_have_the_same_answer(page: Any, served: Viewer, h
 
 
 def test_records_and_groups_are_the_same(asking: Any) -> None:
-    """Every rollout and every group of a report is told as the server tells it."""
+    """Every rollout and every group of a report equals the server's answer."""
     run = {"run": "odd"}
     key = ("split", "iteration", "env", "group")
     rows = asking("rollouts", {**run, "limit": 1000, "columns": ",".join(key)})[0]["rows"]
@@ -233,7 +233,7 @@ def _encoded(name: str) -> str:
 
 
 def _is_same(given: Any, expected: Any) -> bool:
-    """Sums are the same up to the order in which they were added up."""
+    """Whether two answers are equal, sums up to rounding."""
     if isinstance(given, int | float) and isinstance(expected, int | float):
         return math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-6)
     if isinstance(given, dict) and isinstance(expected, dict):

@@ -1,4 +1,4 @@
-"""A report is bounded, whatever the run is: linear in a group, cut if that is huge, and gone if it is stopped."""
+"""A report is bounded, whatever the run is: linear in a group, reduced if that is huge, and removed if stopped."""
 
 import base64
 import gzip
@@ -50,7 +50,7 @@ def _rollouts(file: Path) -> dict[str, Any]:
 
 
 def test_a_member_is_as_large_in_a_large_group(tmp_path: Path) -> None:
-    """The answer about a rollout has the nearest members of its group only, so a report is linear in the group."""
+    """The answer about a rollout has only the nearest members of its group, so a report is linear in the group."""
     sizes = []
     for members in (100, 800):
         write_report(_group(tmp_path / f"run-{members}", members), tmp_path / "report.html")
@@ -63,7 +63,7 @@ def test_a_member_is_as_large_in_a_large_group(tmp_path: Path) -> None:
     assert len(_packs(tmp_path / "report.html")) > 3  # a large group is unpacked in pieces
 
 
-def test_a_huge_group_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_group_is_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a huge group, a report has the best, the worst, and others evenly between them, and says so."""
     monkeypatch.setattr(run_subset, "DEFAULT_ROLLOUTS", 10)
     monkeypatch.setattr(run_subset, "_COMPLETE_MEMBERS", 5)
@@ -75,8 +75,8 @@ def test_a_huge_group_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "Of one large group it has 10 rollouts: the best, the worst" in text
 
 
-def test_a_cut_group_has_what_was_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a group that is cut, rollouts that fulfil the condition come before others."""
+def test_a_reduced_group_has_what_was_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a group that is reduced, rollouts that meet the condition come before others."""
     monkeypatch.setattr(run_subset, "DEFAULT_ROLLOUTS", 6)
     monkeypatch.setattr(run_subset, "_COMPLETE_MEMBERS", 5)
     run, file = _scored_group(tmp_path / "run", 40), tmp_path / "report.html"
@@ -86,7 +86,7 @@ def test_a_cut_group_has_what_was_selected(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_groups_are_complete_before_there_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer groups are taken rather than some of the members of each, and all of them fit."""
+    """Fewer groups are taken rather than some members of each, and all of them fit."""
     monkeypatch.setattr(run_subset, "DEFAULT_ROLLOUTS", 10)
     with rolltrace.create_run(tmp_path / "run") as run:
         for group in range(20):
@@ -102,7 +102,7 @@ def test_groups_are_complete_before_there_are_many(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("most", range(1, 12))
 def test_sql_takes_the_same_as_python(most: int) -> None:
-    """The condition in SQL takes those that `evenly_spaced` takes."""
+    """The condition in SQL selects the same as `evenly_spaced`."""
     for count in range(most + 1, 30):
         condition = is_evenly_spaced("rank", str(count), most)
         rows = duckdb.sql(f"select rank from range({count}) as ranks(rank) where {condition} order by rank").fetchall()
@@ -110,7 +110,7 @@ def test_sql_takes_the_same_as_python(most: int) -> None:
 
 
 def test_long_texts_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest texts are cut until the report has room for all, and say how much is missing."""
+    """The longest texts are truncated until the report has room for all, and say how much is missing."""
     monkeypatch.setattr(run_subset, "MAX_BYTES", 20_000)
     with rolltrace.create_run(tmp_path / "run") as run:
         for index, text in enumerate(("short", "long " * 20_000)):

@@ -1,4 +1,4 @@
-"""`rolltrace report`: what a file holds, and what is refused."""
+"""`rolltrace report`: the contents of the file, and what is refused."""
 
 import base64
 import gzip
@@ -48,7 +48,7 @@ def _parts(file: Path) -> _Parts:
 
 
 def test_a_condition_takes_whole_groups(runs: Path, tmp_path: Path) -> None:
-    """A report holds every member of the groups with a rollout for which the condition is true, and marks that one."""
+    """A report holds every member of the groups with a rollout that meets the condition, and marks that one."""
     file = tmp_path / "wrong.html"
     run = runs / "arithmetic"
     write_report(run, file, where="reward <= 0")
@@ -65,8 +65,8 @@ def test_a_condition_takes_whole_groups(runs: Path, tmp_path: Path) -> None:
     assert "reward <= 0" in head["selection"]["text"]
 
 
-def test_so_many_groups_over_the_whole_run(runs: Path, tmp_path: Path) -> None:
-    """`groups` takes as many, from the first iteration to the last."""
+def test_groups_are_spread_over_the_whole_run(runs: Path, tmp_path: Path) -> None:
+    """`groups` selects that many, from the first iteration to the last."""
     file = tmp_path / "some.html"
     write_report(runs / "arithmetic", file, groups=3)
     head, _, table, statistics = _parts(file)
@@ -77,7 +77,7 @@ def test_so_many_groups_over_the_whole_run(runs: Path, tmp_path: Path) -> None:
 
 
 def test_evenly() -> None:
-    """The first and the last are always among those that are taken."""
+    """The first and the last are always selected."""
     for count in range(1, 30):
         for most in range(1, 35):
             taken = evenly_spaced(range(count), most)
@@ -86,7 +86,7 @@ def test_evenly() -> None:
             assert most == 1 or taken[-1] == count - 1
 
 
-def test_text_is_carried_once(tmp_path: Path) -> None:
+def test_text_is_stored_once(tmp_path: Path) -> None:
     """Prompts and responses are in the rollouts; the groups refer to them."""
     with rolltrace.create_run(tmp_path / "run") as run:
         for index in range(3):
@@ -103,8 +103,8 @@ def test_text_is_carried_once(tmp_path: Path) -> None:
     assert [text.count(f"answer-{index}") for index in range(3)] == [1, 1, 1]
 
 
-def test_it_tells_no_path(runs: Path, tmp_path: Path) -> None:
-    """A report may be mailed: it does not say where the run is."""
+def test_it_contains_no_path(runs: Path, tmp_path: Path) -> None:
+    """A report may be mailed, so it does not contain the path of the run."""
     for options in ({}, {"as_json": True}):
         file = tmp_path / "report"
         write_report(runs / "rubric", file, **options)
@@ -114,7 +114,7 @@ def test_it_tells_no_path(runs: Path, tmp_path: Path) -> None:
 
 
 def test_the_tree_has_every_record(runs: Path, tmp_path: Path) -> None:
-    """`--json` is one tree: each group, each rollout of it, each record as it is in the run."""
+    """`--json` is one tree: each group, each of its rollouts, each record as it is in the run."""
     ran = _report(str(runs / "preference"), "--json", folder=tmp_path)
     tree = json.loads(ran.stdout)
     told = {branch["rollout"]["id"]: branch for group in tree["groups"] for branch in group["rollouts"]}
@@ -148,7 +148,7 @@ def test_the_tree_has_every_record(runs: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(runs: Path, tmp_path: Path, words: list[str], told: str) -> None:
-    """Wrong use ends with 2, says what was expected, and leaves no file."""
+    """Wrong usage ends with 2, says what was expected, and leaves no file."""
     out = [] if "-o" in words or not words else ["-o", "report.html"]
     ran = _report(str(runs / "arithmetic"), *out, *words, folder=tmp_path, expected=2)
     assert told in ran.stderr
@@ -156,7 +156,7 @@ def test_what_is_refused(runs: Path, tmp_path: Path, words: list[str], told: str
 
 
 def test_nothing_but_files_outside_of_runs_is_replaced(runs: Path, tmp_path: Path) -> None:
-    """A pipe and the files of a run stay what they are; behind a link, the file that it leads to is written."""
+    """A pipe and the files of a run are not replaced; through a link, its target is written."""
     run = tmp_path / "run"
     shutil.copytree(runs / "rubric", run)
     pipe, link = tmp_path / "pipe", tmp_path / "link.html"
@@ -177,7 +177,7 @@ def test_nothing_but_files_outside_of_runs_is_replaced(runs: Path, tmp_path: Pat
 
 
 def test_a_file_stays_until_the_new_one_is_there(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails on the way leaves what was there before, and nothing beside it."""
+    """A failure leaves the previous file, and nothing beside it."""
     file = tmp_path / "report.html"
     file.write_text("the old one")
     monkeypatch.setattr("rolltrace.viewer.report_writer.report_html", lambda *_: _broken())
@@ -193,7 +193,7 @@ def _broken() -> Any:
 
 
 def test_it_opens_without_a_network(page: Any, runs: Path, tmp_path: Path) -> None:
-    """The file alone shows the run, its rollouts, a group and a rollout, and asks nobody for anything."""
+    """The file alone shows the run, its rollouts, a group and a rollout, and makes no request."""
     file = tmp_path / "report.html"
     write_report(runs / "arithmetic", file, where="reward <= 0")
     asked: list[str] = []
@@ -212,8 +212,8 @@ def test_it_opens_without_a_network(page: Any, runs: Path, tmp_path: Path) -> No
     assert [address for address in asked if not address.startswith("file:")] == []
 
 
-def test_the_guide_is_true(tmp_path: Path) -> None:
-    """Every command of the guide that ends does what it says."""
+def test_the_commands_of_the_guide_work(tmp_path: Path) -> None:
+    """Every command of the guide that ends does what the guide says."""
     guide = (ROOT / "docs" / "guides" / "look-at-runs.md").read_text()
     rolltrace.play("arithmetic", "scripted:noisy", out=tmp_path / "runs" / "first", groups=4, group_size=4)
     commands = re.findall(r"^\$ rolltrace report (.*)$", guide, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""All readers agree on a rollout's reward, whatever was scored late, by whom, and when."""
+"""All readers agree on a rollout's reward, whatever was scored late, by which session, and when."""
 
 import json
 import math
@@ -35,13 +35,13 @@ late = st.tuples(
     st.integers(0, len(LINE_REWARDS) - 1),  # about which rollout
     st.sampled_from(["reward", "reward", "advantage"]),
     values,
-    st.integers(-3, 3),  # what the writer's clock says: it may be set back
+    st.integers(-3, 3),  # the writer's clock, which may be set back
 )
 events = st.lists(late | st.sampled_from(["compact", "delete cache", "read"]), max_size=14)
 
 
 class Expected:
-    """Which reward each rollout has, worked out score by score."""
+    """The reward of each rollout, computed score by score."""
 
     def __init__(self, ids):
         self.rewards = dict(zip(ids, LINE_REWARDS, strict=True))
@@ -50,7 +50,7 @@ class Expected:
         self._last = defaultdict(dict)  # by rollout and session, the latest time and the last value
 
     def check(self, *told):
-        """Everything that was told is right."""
+        """Asserts that everything read is right."""
         for rewards in told:
             assert same({rollout: rewards.get(rollout, "missing") for rollout in self.rewards}, self.rewards)
             assert len(rewards) == len(self.rewards)
@@ -65,7 +65,7 @@ class Expected:
 
 
 def told_by_python(run, expected):
-    """Rewards by `run.get`, `run.rollouts` and `run.follow`, with what belongs to them."""
+    """Rewards by `run.get`, `run.rollouts` and `run.follow`, with their details."""
     for rollout in (*run.rollouts(), *map(run.get, expected.rewards)):
         assert same(rollout.line_reward, expected.line_rewards[rollout.id])
         assert len(rollout.scores) == expected.counts[rollout.id]
@@ -78,7 +78,7 @@ def told_by_python(run, expected):
 
 
 def told_by_sql(run, expected):
-    """Rewards in `rollouts` and in `groups`, and the lines' own."""
+    """Rewards in `rollouts` and in `groups`, and those of the lines."""
     for rollout, line_reward in run.sql("select id, line_reward from rollouts"):
         assert same(line_reward, expected.line_rewards[rollout])
     yield dict(run.sql("select id, reward from rollouts").fetchall())

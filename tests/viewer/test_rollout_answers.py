@@ -1,4 +1,4 @@
-"""What the server says about a rollout's reward is what it says of the same rollout as a member of its group."""
+"""The server gives the same reward for a rollout as for the same rollout as a member of its group."""
 
 import json
 import math
@@ -25,13 +25,13 @@ Ask = Callable[..., Any]
 
 
 def graded(writer: RunWriter, index: int, **fields: Any) -> str:
-    """A rollout whose one step gave 1.0 and whose grader 0.25."""
+    """A rollout whose only step gave 1.0 and whose grader 0.25."""
     return write(writer, index=index, **{"grade": GRADE, "reward": 1.25, "reward_so_far": 1.25, **fields})
 
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, list[str]]]:
-    """A group whose rewards come from everywhere, asked as the server asks it, and the ids of its members."""
+    """A group with rewards of all kinds, with the API's `ask` function and the ids of its members."""
     folder: Path = tmp_path_factory.mktemp("rewards")
     with create_run(folder / "run") as writer:
         ids = [
@@ -74,8 +74,8 @@ TERMS = [
 ]
 
 
-def test_a_rollout_and_its_group_tell_the_same_sum(asked: tuple[Ask, list[str]]):
-    """By hand, and as the group has it: a clamp, graders, later scores, a rest, and rewards that are none."""
+def test_a_rollout_and_its_group_have_the_same_terms(asked: tuple[Ask, list[str]]):
+    """Terms equal hand-computed ones and those of the group: clamp, graders, late scores, a rest, and null rewards."""
     ask, ids = asked
     group = ask("group", split="train", iteration="0", env="sums", group="g")["group"]
     members = {member["id"]: member for member in group["members"]}
@@ -89,8 +89,8 @@ def test_a_rollout_and_its_group_tell_the_same_sum(asked: tuple[Ask, list[str]])
             assert math.fsum(values) == pytest.approx(answer["reward"])
 
 
-def test_the_score_that_the_reward_comes_from_is_named(asked: tuple[Ask, list[str]]):
-    """It is the latest reward; of several of one moment one that says what the reward is; none where none came."""
+def test_the_score_that_sets_the_reward_is_named(asked: tuple[Ask, list[str]]):
+    """`reward_score` is the latest score that sets the reward, or None if the line does."""
     ask, ids = asked
     for rollout in ids:
         answer = ask("rollout", id=rollout)
@@ -102,14 +102,14 @@ def test_the_score_that_the_reward_comes_from_is_named(asked: tuple[Ask, list[st
 
 
 def test_of_very_many_scores_the_newest_are_told(asked: tuple[Ask, list[str]]):
-    """The one that counts is always among them, however many came after it."""
+    """The score that counts is always among them, however many came after it."""
     ask, ids = asked
     scores = ask("rollout", id=ids[2])["scores"]
     assert [score["name"] for score in scores] == ["reward", *(f"other{number}" for number in range(21, 520))]
 
 
 def test_answers_are_strict_json_with_exact_integers(tmp_path: Path):
-    """A browser can read every number: those that are not finite, and integers that it would round, are text."""
+    """Numbers that are not finite, and integers that a browser would round, are text."""
     long = 2**53 + 1
     task_data = {"nan": math.nan, "bytes": b"x", "long": long, "text": f'"{long}" is a text'}
     with create_run(tmp_path / "run") as writer:

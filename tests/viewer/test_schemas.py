@@ -1,4 +1,4 @@
-"""What the server answers is what the rollouts say, however they are filtered, ordered and paged through."""
+"""The server's answers agree with the records, under any filter, order and page."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ STEPS = [0, 1, 2, 3]
 
 
 def rows() -> list[dict[str, Any]]:
-    """What is written, one for each rollout: the reference that answers are held against."""
+    """The rows that are written, one for each rollout: the reference for the answers."""
     made = []
     for number in range(60):
         reward = REWARDS[number % len(REWARDS)]
@@ -60,7 +60,7 @@ ROWS = rows()
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run of these rollouts, asked as the server asks it."""
+    """A run of these rollouts, with the API's `ask` function."""
     folder = tmp_path_factory.mktemp("answers")
     with create_run(folder / "run", planned=60) as writer:
         for row in ROWS:
@@ -73,7 +73,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 step={"reward_data": {"correct": row["correct"]}, "metrics": {"entropy": row["correct"] / 2}},
                 metrics={} if row["length"] is None else {"length": row["length"]},
             )  # fmt: skip
-            if row["reward"] == 3.0:  # learnt later
+            if row["reward"] == 3.0:  # scored late
                 score(writer, row["id"], 3.0)
     library = OpenRuns(folder)
     questions = Api(library)
@@ -93,7 +93,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def advantage(row: dict[str, Any]) -> float | None:
-    """By hand: the reward less the mean of its group's rewards."""
+    """The reward less the mean of its group's rewards."""
     key = ("iteration", "env", "group")
     known = [one["reward"] for one in ROWS if all(one[name] == row[name] for name in key) and one["reward"] is not None]
     if row["reward"] is None:
@@ -102,7 +102,7 @@ def advantage(row: dict[str, Any]) -> float | None:
 
 
 def value(row: dict[str, Any], column: str) -> Any:
-    """What a column has for a row."""
+    """A row's value in a column."""
     steps = row["steps"]
     return {
         "advantage": lambda: advantage(row),
@@ -113,7 +113,7 @@ def value(row: dict[str, Any], column: str) -> Any:
 
 
 def number_holds(found: float | None, operation: str, wanted: float) -> bool:
-    """Whether a filter on numbers holds: a NaN is itself, and neither above nor below anything."""
+    """Whether a filter on numbers holds: NaN equals itself, and is neither above nor below anything."""
     if operation in ("is", "not"):
         same = found is not None and (found == wanted or (math.isnan(found) and math.isnan(wanted)))
         return same == (operation == "is")
@@ -170,7 +170,7 @@ FILTERS = st.one_of(
 @settings(max_examples=examples(60))
 @given(filters=st.lists(FILTERS, max_size=4))
 def test_filters_keep_what_fulfils_all_of_them(played: Any, filters: list[tuple[str, str, Any]]):
-    """The rollouts of a filtered listing are those that a plain filter over the records keeps."""
+    """A filtered listing has the rollouts that a plain filter over the records keeps."""
     asked = [f"{column}:{operation}:{wanted}" for column, operation, wanted in filters]
     found = played("rollouts", filter=asked, limit=1000, columns="env")
     expected = {row["id"] for row in ROWS if all(holds(row, one) for one in filters)}
@@ -184,7 +184,7 @@ TEXTS_TRIED = ("sums", "it's", "ValueError", "S", "")
 
 @pytest.mark.parametrize("operation", ["is", "not", "min", "max", "below"])
 def test_every_operation_on_numbers(played: Any, operation: str):
-    """A missing number is neither above nor below any, and neither is a NaN."""
+    """A missing number is neither above nor below any, and neither is NaN."""
     for column in ("reward", "advantage", "iteration", "reward_data.correct", "metrics.length"):
         for wanted in NUMBERS_TRIED if operation in ("is", "not") else NUMBERS_TRIED[:-1]:
             found = played("rollouts", filter=f"{column}:{operation}:{wanted}", limit=1000)["rows"]
@@ -194,7 +194,7 @@ def test_every_operation_on_numbers(played: Any, operation: str):
 
 @pytest.mark.parametrize("operation", ["is", "not", "has", "min", "max", "below"])
 def test_every_operation_on_texts(played: Any, operation: str):
-    """A missing text is other than every text, holds none, and has no place in their order."""
+    """A missing text differs from every text, contains none, and has no order."""
     for column, wanted in itertools.product(("env", "error_type"), TEXTS_TRIED):
         found = played("rollouts", filter=f"{column}:{operation}:{wanted}", limit=1000)["rows"]
         expected = {row["id"] for row in ROWS if holds(row, (column, operation, wanted))}
@@ -202,7 +202,7 @@ def test_every_operation_on_texts(played: Any, operation: str):
 
 
 def before(column: str, descending: bool, one: dict[str, Any], other: dict[str, Any]) -> int:
-    """The order of two rows by a column: what is missing last, a NaN just before it, whatever the direction."""
+    """The order of two rows by a column: missing values last, NaN just before them, in both directions."""
     a, b = value(one, column), value(other, column)
     ranks = [2 if found is None else 1 if isinstance(found, float) and math.isnan(found) else 0 for found in (a, b)]
     if ranks != [0, 0] or a == b:
@@ -218,7 +218,7 @@ def before(column: str, descending: bool, one: dict[str, Any], other: dict[str, 
     size=st.integers(1, 70),
 )  # fmt: skip
 def test_pages_cover_each_row_once_in_order(played: Any, keys: list[tuple[str, bool]], size: int):
-    """Whatever the order and the size of pages; and neighbours are those of the listing."""
+    """Pages cover each row once, in any order and of any size, and neighbours are those of the listing."""
     sort = ",".join(f"{'-' if descending else ''}{column}" for column, descending in keys)
     by_id = {row["id"]: row for row in ROWS}
     ids: list[str] = []
@@ -236,7 +236,7 @@ def test_pages_cover_each_row_once_in_order(played: Any, keys: list[tuple[str, b
 
 
 def test_cells_are_what_the_rollout_has(played: Any):
-    """Every column as the record has it; what is not finite is spelt out."""
+    """Every cell equals the record; numbers that are not finite are text."""
     shown = ["reward", "advantage", "tags", "reward_data.correct", "metrics.length", "error_type", "metrics", "retried"]
     found = {row["id"]: row for row in played("rollouts", columns=",".join(shown), limit=1000)["rows"]}
     for row in ROWS:
@@ -250,12 +250,12 @@ def test_cells_are_what_the_rollout_has(played: Any):
 
 
 def told(number: Any) -> Any:
-    """A number as JSON tells it."""
+    """A number as it is in JSON."""
     return {"NaN": NAN, "Infinity": INF, "-Infinity": -INF}.get(number, number) if isinstance(number, str) else number
 
 
-def test_searching_ignores_case_and_means_the_letters(tmp_path: Path):
-    """In prompts and in responses, also in those that no later prompt holds; signs of patterns mean themselves."""
+def test_search_is_literal_and_ignores_case(tmp_path: Path):
+    """Prompts and responses are searched, also those that no later prompt holds; pattern characters are literal."""
     from rolltrace import create_run as record
 
     texts = {
@@ -289,8 +289,8 @@ def test_searching_ignores_case_and_means_the_letters(tmp_path: Path):
         library.close()
 
 
-def test_a_run_comes_to_what_was_written(played: Any):
-    """Counts, rewards, errors, ledger and plan, computed by hand."""
+def test_an_overview_has_the_written_numbers(played: Any):
+    """Counts, rewards, errors, ledger and plan equal hand-computed ones."""
     run = played("run")
     finite = [row["reward"] for row in ROWS if row["reward"] is not None and math.isfinite(row["reward"])]
     assert (run["rollouts"], run["planned"], run["groups"], run["state"]) == (60, 60, 45, "complete")
@@ -320,7 +320,7 @@ def counts(column: str) -> list[dict[str, Any]]:
 
 
 def test_series_and_outcomes_are_those_of_each_iteration(played: Any):
-    """Every bin against the rollouts of its iterations; a filter narrows them."""
+    """Every bin agrees with the rollouts of its iterations; a filter narrows them."""
     for measure in ("reward", "advantage", "reward_data.correct"):
         for place, one in enumerate(played("series", measure=measure)["bins"]):
             some = [value(row, measure) for row in ROWS if row["iteration"] == place]
@@ -343,7 +343,7 @@ def test_series_and_outcomes_are_those_of_each_iteration(played: Any):
 
 
 def test_histograms_hold_every_finite_value(played: Any):
-    """Bins meet, hold all, and say what they leave out; by environment they share their edges."""
+    """Bins are adjacent, hold all values, and count what they leave out; environments share their edges."""
     finite = [row["reward"] for row in ROWS if row["reward"] is not None and math.isfinite(row["reward"])]
     found = played("histogram", measure="reward", bins=6)
     assert found["n"] == sum(one["n"] for one in found["bins"]) == len(finite)
@@ -362,7 +362,7 @@ def test_histograms_hold_every_finite_value(played: Any):
 
 @pytest.mark.parametrize("measure", ["reward", "advantage", "steps", "reward_data.correct", "metrics.none"])
 def test_histograms_of_iterations_are_those_of_their_rollouts(played: Any, measure: str):
-    """Each iteration has the histogram that a filter on it gives: edges of its own, and all values."""
+    """Each iteration has the histogram that a filter on it gives, with its own edges."""
     found = played("iteration_histograms", measure=measure, bins=7)
     assert found["measure"] == measure
     assert len(found["iterations"]) > 1
@@ -373,7 +373,7 @@ def test_histograms_of_iterations_are_those_of_their_rollouts(played: Any, measu
 
 
 def test_facets_leave_out_filters_on_their_own_column(played: Any):
-    """So that another value can be chosen instead; filters on other columns count."""
+    """A facet ignores filters on its own column, so that another value can be chosen; other filters count."""
     asked = ["env:is:sums", "stop_reason:is:completed"]
     facets = played("facets", filter=asked, columns="env,stop_reason,tags,reward,error_type")["facets"]
     expected = Counter(row["env"] for row in ROWS if row["stop_reason"] == "completed")
@@ -385,8 +385,8 @@ def test_facets_leave_out_filters_on_their_own_column(played: Any):
     assert facets["error_type"] == []
 
 
-def test_what_cannot_be_asked_is_told(played: Any):
-    """Unknown columns, operations that do not fit, values of another kind, numbers out of range."""
+def test_invalid_requests_are_refused(played: Any):
+    """Unknown columns, wrong operations or types, and numbers out of range are refused."""
     for wrong in (
         {"filter": "nothing:is:1"}, {"filter": "reward:like:1"}, {"filter": "reward"}, {"filter": "reward:min:many"},
         {"filter": "reward:has:1"}, {"filter": "tags:min:a"}, {"filter": "started_at:min:yesterday"},
@@ -411,8 +411,8 @@ def test_what_cannot_be_asked_is_told(played: Any):
     assert played("rollouts", filter="reward_data.'); select 1 --:min:0")["total"] == 0
 
 
-def test_a_rollout_stands_in_its_group(played: Any):
-    """The record whole, its reward and advantage as they are now, and its group as the group's page has it."""
+def test_a_rollout_is_shown_in_its_group(played: Any):
+    """The answer has the whole record, its current reward and advantage, and its group as on the group's page."""
     for row in (next(row for row in ROWS if row["reward"] == wanted) for wanted in (3.0, 0.25, None)):
         found = played("rollout", id=row["id"])
         assert found["rollout"]["id"] == row["id"]
@@ -431,7 +431,7 @@ def test_a_rollout_stands_in_its_group(played: Any):
 
 
 def test_groups_are_walked_in_order(played: Any):
-    """Next and previous lead through every group once."""
+    """Next and previous visit every group once."""
     key: Any = {"split": "train", "iteration": 0, "env": "it's", "group": "0"}
     seen = []
     while key is not None:
@@ -445,7 +445,7 @@ def test_groups_are_walked_in_order(played: Any):
 
 @given(st.lists(st.tuples(st.integers(-5, 10**6), st.integers(1, 5), st.floats(-1, 1)), unique_by=lambda one: one[0]))
 def test_a_sparkline_is_short_and_within_its_rewards(curve: list[tuple[int, int, float]]):
-    """At most sixty points, each a mean of some rewards, or none where there were none."""
+    """There are at most sixty points, each a mean of some rewards, or null if there were none."""
     points = sparkline(curve)
     assert len(points) <= 60
     known = [point for point in points if point is not None]
@@ -456,7 +456,7 @@ def test_a_sparkline_is_short_and_within_its_rewards(curve: list[tuple[int, int,
 
 @pytest.mark.slow
 def test_a_long_listing_is_in_order(tmp_path: Path):
-    """Also where DuckDB sorts with several threads: pages and neighbours are those of a sort in Python."""
+    """Pages and neighbours agree with a sort in Python, also if DuckDB sorts with several threads."""
     count = 300_000
     with create_run(tmp_path / "run") as writer:
         rewards = {}

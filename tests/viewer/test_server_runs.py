@@ -1,4 +1,4 @@
-"""Runs come, grow, are damaged and go while they are served; each is itself, whatever it is called."""
+"""Runs appear, grow, are damaged and disappear while they are served, under any name."""
 
 import json
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.core
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRuns]:
-    """A library over an empty folder, which looks anew at every question."""
+    """A library over an empty folder, which rescans it at every request."""
     monkeypatch.setattr(open_runs, "RESCAN_SECONDS", 0.0)
     (tmp_path / "runs").mkdir()
     library = OpenRuns(tmp_path / "runs")
@@ -38,12 +38,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRun
 
 @pytest.fixture
 def ask_it(library: OpenRuns) -> Any:
-    """Asks a question of it."""
+    """Makes an API request to it."""
     return asker(library)
 
 
 def asker(library: OpenRuns) -> Any:
-    """Asks questions of a library."""
+    """A function that makes API requests to a library."""
     questions = Api(library)
 
     def ask(question: str, **parameters: Any) -> Any:
@@ -59,8 +59,8 @@ def make(path: Path, count: int = 3, **fields: Any) -> list[str]:
         return [write(writer, index=index, **fields) for index in range(count)]
 
 
-def test_a_scan_that_had_to_wait_is_not_repeated_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A busy machine, on which looking for changes takes long but costs little, does not make answers old."""
+def test_a_slow_scan_does_not_delay_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On a busy machine, where scanning takes long but costs little, answers do not become stale."""
     folder = open_runs.RunFolder(tmp_path)
     scan = folder._scan
     monkeypatch.setattr(folder, "_scan", lambda now: (time.sleep(0.1), scan(now)))
@@ -94,7 +94,7 @@ def test_a_growing_run_is_followed(library: OpenRuns, ask_it: Any):
 
 
 def test_runs_come_and_go(library: OpenRuns, ask_it: Any):
-    """A run that appears is there; one that was removed is told as gone, also where it was open."""
+    """A new run is listed; a removed one is reported as gone, also if it was open."""
     assert ask_it("runs") == {**ask_it("runs"), "runs": [], "total": 0}
     make(library.folder.path / "one")
     make(library.folder.path / "deep" / "er" / "two", 5)
@@ -108,7 +108,7 @@ def test_runs_come_and_go(library: OpenRuns, ask_it: Any):
 
 
 def test_another_run_in_the_same_place_is_another_run(library: OpenRuns, ask_it: Any):
-    """Nothing that was found of the first is told of the second."""
+    """No cached answer about the first run is given for the second."""
     path = library.folder.path / "run"
     make(path, 3)
     assert ask_it("rollouts", run="run")["total"] == 3
@@ -131,8 +131,8 @@ def test_copies_stand_side_by_side(library: OpenRuns, ask_it: Any):
 NAMES = ["with space", "ünï 日本", "a%2Fb", "50%", "a..b", "?q=1&run=x", "quote'\"", "-dash", "a+b", "<b>", "x\ny"]
 
 
-def test_any_name_will_do(tmp_path: Path):
-    """A key is what the folder is called, through the whole of HTTP."""
+def test_any_name_works(tmp_path: Path):
+    """A key is the folder's name, and works through HTTP."""
     for place, name in enumerate(NAMES):
         make(tmp_path / name, place + 1)
     with viewing(tmp_path) as viewer:
@@ -143,7 +143,7 @@ def test_any_name_will_do(tmp_path: Path):
 
 
 def test_a_run_itself_may_be_served(tmp_path: Path):
-    """Its key is its name, also where it is served as the current directory."""
+    """Its key is its name, also if it is served as the current directory."""
     make(tmp_path / "alone")
     library = OpenRuns(tmp_path / "alone")
     assert list(library.folder.runs()) == ["alone"]
@@ -153,7 +153,7 @@ def test_a_run_itself_may_be_served(tmp_path: Path):
 
 
 def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
-    """Lines that cannot be read cost themselves and are told; a run whose run.json is damaged is told as such."""
+    """Unreadable lines cost only themselves and are reported; so is a run with a damaged run.json."""
     path = library.folder.path / "run"
     make(path, 5)
     [segment] = (path / "rollouts").iterdir()
@@ -174,8 +174,8 @@ def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
         ask_it("rollouts", run="run")
 
 
-def test_damage_is_told_however_often_one_asks(library: OpenRuns):
-    """What could not be read stays told when the run had to make room and is opened anew."""
+def test_damage_is_reported_in_every_answer(library: OpenRuns):
+    """Unreadable places are still reported after the run was closed to make room and opened again."""
     library = OpenRuns(library.folder.path, max_weight=1)
     ask_it = asker(library)
     path = library.folder.path / "run"
@@ -194,8 +194,8 @@ def test_damage_is_told_however_often_one_asks(library: OpenRuns):
     library.close()
 
 
-def test_a_name_that_is_no_text_hides_nobody(library: OpenRuns, ask_it: Any):
-    """A folder whose name is bytes that are no UTF-8 is listed, and so are all others."""
+def test_a_name_that_is_not_utf8_hides_no_run(library: OpenRuns, ask_it: Any):
+    """A folder whose name is not UTF-8 is listed, and so are all others."""
     make(library.folder.path / "plain")
     odd = Path(os.fsdecode(os.fsencode(library.folder.path) + b"/non\xffutf8"))
     make(odd)
@@ -205,7 +205,7 @@ def test_a_name_that_is_no_text_hides_nobody(library: OpenRuns, ask_it: Any):
 
 
 def test_retries_and_restarts_are_told_apart(library: OpenRuns, ask_it: Any):
-    """Only what counts is listed, unless attempts are asked for; the record tells its other attempts."""
+    """Only rollouts that count are listed, unless attempts are requested; the record has its other attempts."""
     path = library.folder.path / "run"
     create_run(path).close()
     with create_run(path, join=True) as writer:
@@ -223,8 +223,8 @@ def test_retries_and_restarts_are_told_apart(library: OpenRuns, ask_it: Any):
     assert (told["rollouts"], told["retried"], told["superseded"]) == (1, 1, 1)
 
 
-def test_a_check_is_made_once_and_told_when_it_is_stale(tmp_path: Path):
-    """A small run is checked when it is first looked at; what it finds stays until somebody asks again."""
+def test_a_check_runs_once_and_says_when_it_is_stale(tmp_path: Path):
+    """A small run is checked when it is first opened; the findings stay until the next POST of `check`."""
     make(tmp_path / "run")
     with viewing(tmp_path) as viewer:
         first = finished(viewer)
@@ -234,7 +234,7 @@ def test_a_check_is_made_once_and_told_when_it_is_stale(tmp_path: Path):
             write(writer, index=8, reward=2.0, reward_so_far=1.0)
         changed = until(lambda: answer(viewer, "findings", run="run"), lambda found: found["stale"])
         assert changed["found"] == []
-        assert ask(viewer, "check", run="run").status == 404  # it is not asked by GET
+        assert ask(viewer, "check", run="run").status == 404  # GET is refused
         assert post(viewer, "check", run="run").json["state"] == "running"
         again = finished(viewer)
         assert again["stale"] is False
@@ -242,14 +242,14 @@ def test_a_check_is_made_once_and_told_when_it_is_stale(tmp_path: Path):
 
 
 def finished(viewer: Any) -> Any:
-    """The findings once they are there."""
+    """The findings once they are ready."""
     return until(
         lambda: answer(viewer, "findings", run="run"), lambda found: found["state"] not in ("running", "absent")
     )
 
 
 def until(ask: Any, holds: Any) -> Any:
-    """The first answer for which something holds."""
+    """The first answer for which the condition holds."""
     for _ in range(600):
         found = ask()
         if holds(found):
@@ -259,7 +259,7 @@ def until(ask: Any, holds: Any) -> Any:
 
 
 def test_room_is_made_for_other_runs(library: OpenRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The longest unused is closed; one that is being asked stays open until it was answered."""
+    """The least recently used run is closed; one in use stays open until its request is answered."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -283,8 +283,8 @@ def test_room_is_made_for_other_runs(library: OpenRuns, tmp_path: Path, monkeypa
     assert list(temporary.iterdir()) == []
 
 
-def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
-    """Who asks at the same time waits for the same; an error is not kept; the longest unused makes room."""
+def test_cached_values_are_computed_once(monkeypatch: pytest.MonkeyPatch):
+    """Concurrent callers share one computation; an error is not cached; the least recently used entry is evicted."""
     kept, found, go = LruCache(max_bytes=1_000), [], threading.Event()
 
     def find() -> int:
@@ -311,8 +311,8 @@ def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
     assert kept.get_or_compute("large", lambda: 9, lambda _: 10_000) == 9
 
 
-def test_what_nobody_expected_is_told_without_its_words(tmp_path: Path):
-    """A question that breaks the server's own code says its kind; the log has the rest, and the next is answered."""
+def test_an_unexpected_error_is_reported_without_its_message(tmp_path: Path):
+    """An unexpected exception is a 500 with its type; its message, which may hold secrets, is not sent."""
     from rolltrace.viewer.http_errors import http_error_of
 
     refusal = http_error_of(KeyError("a secret path"))
@@ -331,8 +331,8 @@ def test_the_library_is_quick_to_import():
     assert ran.stdout.strip() == "[]"
 
 
-def test_seats_of_a_game_stand_together(tmp_path: Path):
-    """The seats of the same play, and of no other."""
+def test_seats_of_a_game_are_listed_together(tmp_path: Path):
+    """A rollout lists the seats of the same play, and of no other."""
     with rolltrace.create_run(tmp_path / "run") as run:
         ids = []
         for episode in range(2):
@@ -365,7 +365,7 @@ def test_visiting_many_runs_piles_up_no_threads(tmp_path: Path):
 
 
 def test_a_scan_looks_only_at_what_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The files of a run that was not written to lately are listed again only if a folder of it has changed."""
+    """The files of a run that was not written to lately are listed again only if one of its folders has changed."""
     monkeypatch.setattr(open_runs, "RESCAN_SECONDS", 0.0)
     for name in ("one", "two"):
         make(tmp_path / name)
@@ -404,7 +404,7 @@ def test_very_many_runs_are_read_bit_by_bit(library: OpenRuns, ask_it: Any, monk
 
 
 def test_every_page_can_say_what_is_damaged(library: OpenRuns, ask_it: Any):
-    """A question of its own, which needs no overview."""
+    """Problems have their own API path, which needs no overview."""
     make(library.folder.path / "run")
     assert ask_it("damage", run="run") == {"problems": [], "problem_count": 0, "coverage": 1.0}
     [segment] = (library.folder.path / "run" / "rollouts").iterdir()
@@ -416,7 +416,7 @@ def test_every_page_can_say_what_is_damaged(library: OpenRuns, ask_it: Any):
 
 
 def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
-    """The first answers come from the newest segments and say so; the revision changes until everything was read."""
+    """The first answers come from the newest segments and say so; the revision changes until everything is read."""
     for session in range(4):
         with create_run(tmp_path / "run", join=session > 0) as writer:
             for index in range(10):

@@ -1,4 +1,4 @@
-"""SQL that people write reads the run's tables and nothing else, takes no more than it may, and holds up nobody."""
+"""Users' SQL reads the run's tables and nothing else, within bounds, and does not delay other requests."""
 
 import asyncio
 import concurrent.futures
@@ -40,7 +40,7 @@ RUN = {"run": "arithmetic"}
 
 
 def test_a_statement_is_answered(viewer: Viewer):
-    """Columns with their types, rows as JSON has them, and whether there are more."""
+    """An answer has columns with their types, rows as JSON, and whether there are more."""
     reply = post(viewer, "sql", sql="select iteration, count(*) as n from rollouts group by 1 order by 1", **RUN).json
     assert reply["columns"] == [{"name": "iteration", "type": "BIGINT"}, {"name": "n", "type": "BIGINT"}]
     assert reply["rows"] == [[iteration, 16] for iteration in range(5)]
@@ -51,7 +51,7 @@ def test_a_statement_is_answered(viewer: Viewer):
 
 
 def test_every_kind_of_value_is_json(viewer: Viewer):
-    """What is not finite is spelt, what a browser cannot hold exactly is text, times say that they are in UTC."""
+    """Numbers that are not finite or not exact in a browser are text, and times are marked as UTC."""
     sql = """
         select 'NaN'::double, '-inf'::double, 9007199254740993, 1::hugeint << 100, 1.25::decimal(9, 2), true, null,
             timestamp '2026-01-02 03:04:05.678', date '2026-01-02', interval 1 day, [1, null, 'NaN'::double],
@@ -66,7 +66,7 @@ def test_every_kind_of_value_is_json(viewer: Viewer):
 
 
 def test_answers_are_of_bounded_size(viewer: Viewer):
-    """Long cells are cut with a mark, and rows end where all together are long."""
+    """Long cells are truncated with a mark, and the number of rows is bounded by their total size."""
     [[cell]] = post(viewer, "sql", sql="select repeat('é', 150000)", **RUN).json["rows"]
     assert cell == "é" * 100_000 + "… (50,000 more characters)"
     many = post(viewer, "sql", sql="select repeat('x', 90000) from range(5000)", limit=5000, **RUN)
@@ -76,8 +76,8 @@ def test_answers_are_of_bounded_size(viewer: Viewer):
         assert post(viewer, "sql", sql="select 1", limit=limit, **RUN).status == 400
 
 
-def test_what_does_more_than_read_is_refused(viewer: Viewer):
-    """Files, other databases, the network, settings and every statement that changes something."""
+def test_statements_that_do_more_than_read_are_refused(viewer: Viewer):
+    """Files, other databases, the network, settings and every statement that changes something are refused."""
     for sql in REFUSED:
         reply = post(viewer, "sql", sql=sql, **RUN)
         assert reply.status == 400, sql
@@ -88,7 +88,7 @@ def test_what_does_more_than_read_is_refused(viewer: Viewer):
 
 
 def test_an_expression_is_no_more_than_that(viewer: Viewer):
-    """What filters rollouts may not close its bracket, add clauses, read files or name other tables' columns."""
+    """A filter expression cannot close its bracket, add clauses, read files or name other tables' columns."""
     for where in (
         "true) union select id from rollouts --", "true limit 1", "true order by 1", "1; select 1",
         "id in (select content from read_text('/etc/passwd'))", "getenv('HOME') = 'x'", "nothing = 1", "r.id = 'x'",
@@ -106,8 +106,8 @@ def test_an_expression_is_no_more_than_that(viewer: Viewer):
     assert steps["total"] == 0
 
 
-def test_what_takes_all_memory_is_refused(viewer: Viewer):
-    """A statement or an expression that allocates without bound is given up, and the server does not grow."""
+def test_unbounded_memory_is_refused(viewer: Viewer):
+    """A statement or expression that allocates without bound is cancelled, and the server does not grow."""
     status = Path(f"/proc/{viewer.process.pid}/status")
     for sql in GREEDY:
         assert post(viewer, "sql", sql=sql, **RUN).status == 400, sql
@@ -119,8 +119,8 @@ def test_what_takes_all_memory_is_refused(viewer: Viewer):
     assert answer(viewer, "rollouts", **RUN)["total"] == 80
 
 
-def test_what_runs_for_ever_is_given_up_and_holds_up_nobody(viewer: Viewer):
-    """While two such statements run, pages are answered; then both are told that their time is over."""
+def test_endless_statements_time_out_and_delay_no_other(viewer: Viewer):
+    """While two endless statements run, pages are answered; then both get a time-out."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running = [pool.submit(post, viewer, "sql", sql=sql, **RUN) for sql in ENDLESS]
         answered_meanwhile = 0
@@ -134,8 +134,8 @@ def test_what_runs_for_ever_is_given_up_and_holds_up_nobody(viewer: Viewer):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at where the system shows them")
-def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Who hangs up takes the statement along: the process that runs it is ended, the next answered, no file left."""
+def test_an_abandoned_statement_is_ended(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """If the client disconnects, the process of its statement is ended, and no file is left."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with viewing(runs) as viewer:
         parts = urlsplit(viewer.origin)
@@ -145,7 +145,7 @@ def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: py
         [process] = children(viewer.process.pid)
         before = ticks(process)
         connection.request("POST", "/api/sql", json.dumps({"sql": ENDLESS[0], **RUN}), headers)
-        until(lambda: ticks(process) > before + 20)  # it is busy with it
+        until(lambda: ticks(process) > before + 20)  # it is busy with the statement
         connection.close()
         until(lambda: not Path(f"/proc/{process}").exists())
         assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
@@ -153,7 +153,7 @@ def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: py
 
 
 async def test_a_statement_that_waits_too_long_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatch):
-    """While as many statements run as may, another gets status 429 after a while."""
+    """If all slots are busy, another statement gets status 429 after a while."""
     monkeypatch.setattr(sql_worker_pool, "QUEUE_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(sql_worker_pool, "MAX_STATEMENTS", 1)
     pool = sql_worker_pool.SqlWorkerPool(runs)
@@ -179,13 +179,13 @@ def children(process: int) -> list[str]:
 
 
 def ticks(process: str) -> int:
-    """How much time a process has used."""
+    """The CPU time that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
+    """Waits until a condition holds."""
     for _ in range(3_000):
         if holds():
             return
@@ -194,15 +194,15 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"run": "arithmetic"}, {"sql": "select 1"}, {"run": 1, "sql": "select 1"}])
-def test_a_wrong_body_is_told(viewer: Viewer, body: dict[str, object]):
-    """The message points to what is missing or of another kind."""
+def test_an_invalid_body_is_refused(viewer: Viewer, body: dict[str, object]):
+    """The message names the missing or mistyped field."""
     reply = post(viewer, "sql", **body)
     assert reply.status == 400
     assert re.search("`(run|sql|int)`", reply.json["error"]["message"])
 
 
-def test_an_unknown_run_is_told(viewer: Viewer):
-    """As for any other question."""
+def test_an_unknown_run_is_refused(viewer: Viewer):
+    """An unknown run is refused as in any other request."""
     assert post(viewer, "sql", run="nothing", sql="select 1").status == 404
     assert post(viewer, "check", run="../arithmetic").status == 404
     assert ask(viewer, "rollouts", run="nothing", where="true").status == 404

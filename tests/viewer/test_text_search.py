@@ -1,4 +1,4 @@
-"""The text search: in pieces, the newest rollouts first, until everything is searched or it is stopped."""
+"""The text search: in pieces, newest rollouts first, until everything is searched or it is stopped."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ COLOURS = ("red", "Green", "blue")
 
 
 def record(path: Path, numbers: range, *, join: bool = False) -> None:
-    """Rollouts of which every third names the same colour."""
+    """Rollouts of which every third contains the same colour."""
     with rolltrace.create_run(path, join=join) as run:
         for number in numbers:
             with run.rollout(env="e", task="t", group="g", index=number) as rollout:
@@ -31,7 +31,7 @@ def record(path: Path, numbers: range, *, join: bool = False) -> None:
 
 
 class Asked:
-    """The API over one run, with pieces of seven rollouts and one piece in each answer."""
+    """The API over one run, with pieces of seven rollouts and one piece per answer."""
 
     def __init__(self, folder: Path) -> None:
         self._library = OpenRuns(folder)
@@ -68,7 +68,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
 
 
 def right(path: Path, text: str) -> list[str]:
-    """The rollouts that contain a text, by Python, the newest first."""
+    """The rollouts that contain a text, by Python, newest first."""
     with rolltrace.open_run(path) as run:
         texts = {one.id: " ".join(message.content for message in one.messages) for one in run.rollouts()}
     return sorted((one for one, said in texts.items() if text.lower() in said.lower()), reverse=True)
@@ -76,7 +76,7 @@ def right(path: Path, text: str) -> list[str]:
 
 @pytest.mark.parametrize("text", ["green", "what IS", "5", "nowhere"])
 def test_the_pieces_of_a_search_are_the_whole_search(asked: Asked, tmp_path: Path, text: str) -> None:
-    """Each answer adds older rollouts and says how far it came; together they are what one statement finds."""
+    """Each answer adds older rollouts and says how far it came; together they equal one statement's result."""
     found = right(tmp_path / "run", text)
     answers = list(asked.pieces(text))
     assert [answer["searched"] for answer in answers] == [*range(7, ROLLOUTS, 7), ROLLOUTS]
@@ -103,7 +103,7 @@ def test_other_questions_are_about_what_was_found(asked: Asked, tmp_path: Path) 
 
 
 def test_a_run_that_grows_is_searched_further(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New rollouts are found, also in the middle; what has not changed is not searched again."""
+    """New rollouts are found, also in the middle; unchanged ones are not searched again."""
     path = tmp_path / "run"
     *_, before = asked.pieces("1")
     record(path, range(100, 109), join=True)
@@ -118,7 +118,7 @@ def test_a_run_that_grows_is_searched_further(asked: Asked, tmp_path: Path, monk
 
 
 def test_a_search_that_takes_long_is_split(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece that is not searched in time is searched in smaller ones."""
+    """A piece that is not searched in time is split into smaller ones."""
     monkeypatch.setattr(text_search, "_PIECE_TIMEOUT", 0.0)
     *_, last = asked.pieces("green")
     assert (last["searched"], last["hits"]) == (ROLLOUTS, len(right(tmp_path / "run", "green")))
@@ -135,7 +135,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 
 def test_a_search_is_stopped_and_goes_on(served: Viewer, page: "Page") -> None:
-    """The page lists hits while it searches, says how far it came, and asks for no more after Stop."""
+    """The page lists hits while it searches, shows its progress, and makes no more requests after Stop."""
     from playwright.sync_api import expect
 
     found, everything = right(served.folder / "run", "green"), right(served.folder / "run", "what")
@@ -171,7 +171,7 @@ def test_a_search_is_stopped_and_goes_on(served: Viewer, page: "Page") -> None:
 
 
 def test_another_text_ends_a_search(served: Viewer, page: "Page") -> None:
-    """The answers to a search that was left are not shown, and it asks for no more."""
+    """The answers to an earlier search are not shown, and it makes no more requests."""
     from playwright.sync_api import expect
 
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""The page's types are made from the server's records, and describe what the server really answers."""
+"""The page's types are generated from the server's records, and describe its real answers."""
 
 import json
 import re
@@ -51,7 +51,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def test_the_file_is_current():
-    """A field, type or docstring that changes changes the page's types: `make docs` writes them."""
+    """If a field, type or docstring changes, `make docs` updates the page's types."""
     assert SCHEMA.read_text() == typescript_types()
 
 
@@ -161,7 +161,7 @@ export interface Cell {
 
 
 def test_a_field_whose_json_is_unknown_is_refused():
-    """Encoded JSON says which record it is: otherwise the page would not know its type."""
+    """Encoded JSON must name its record: otherwise the page would not know its type."""
 
     class Unknown(msgspec.Struct):
         raw: msgspec.Raw
@@ -171,13 +171,13 @@ def test_a_field_whose_json_is_unknown_is_refused():
 
 
 def test_two_classes_of_one_name_are_refused():
-    """A name means the same thing everywhere."""
+    """Two classes of one name are refused, since a name has one meaning."""
     with pytest.raises(TypeError, match="Colour"):
         declared(Colour, StrEnum("Colour", {"GREEN": "green"}))
 
 
 def test_rollouts_with_scores_are_what_is_encoded():
-    """The record that describes the JSON of a rollout for readers has its fields, and no others."""
+    """The record that describes the JSON of a rollout for readers has exactly its fields."""
     omittable = {field.written_name for field in record_fields(Rollout) if field.omits_default}
     for line in golden_lines("rollout"):
         sent = json.loads(encode_with_scores(decode_rollout(line), all_scores=False))
@@ -194,7 +194,7 @@ def golden_lines(kind: Literal["rollout", "score"]) -> Iterator[bytes]:
 
 @needs_compiler
 def test_every_answer_has_its_type(runs: Path, tmp_path: Path):
-    """The compiler of the page accepts real answers as values of their types: no field is missing, none is unknown."""
+    """The page's compiler accepts real answers as values of their types: no field is missing or unknown."""
     answers = [*real_answers(runs), *golden_answers()]
     names = {name for name, _ in answers}
     assert {cls.__name__ for cls in response_types() if cls.__name__.endswith("Response")} <= names
@@ -210,13 +210,13 @@ def test_every_answer_has_its_type(runs: Path, tmp_path: Path):
         ({"value": "a", "n": "1"}, "'string' is not assignable to type 'number'"),
     ],
 )
-def test_the_compiler_sees_what_is_wrong(wrong: Any, told: str, tmp_path: Path):
+def test_the_compiler_rejects_wrong_answers(wrong: Any, told: str, tmp_path: Path):
     """A field that is missing, unknown or of another type is an error."""
     assert told in compiled([("Count", json.dumps(wrong).encode())], tmp_path)
 
 
 def compiled(answers: list[tuple[str, bytes]], folder: Path) -> str:
-    """What the TypeScript compiler says about answers as values of their types."""
+    """The output of the TypeScript compiler for answers as values of their types."""
     values = [f"export const v{place}: schema.{name} = {text.decode()};" for place, (name, text) in enumerate(answers)]
     (folder / "answers.ts").write_text(
         "\n".join([f'import type * as schema from "{SCHEMA.with_suffix("")}";', *values])
@@ -230,7 +230,7 @@ def compiled(answers: list[tuple[str, bytes]], folder: Path) -> str:
 
 
 def real_answers(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Answers to every question about every run, each with the name of its type."""
+    """Answers to every API path about every run, each with the name of its type."""
     library = OpenRuns(folder)
     api = Api(library)
 
@@ -272,7 +272,7 @@ def golden_answers() -> Iterator[tuple[str, bytes]]:
 
 
 def test_the_page_knows_every_stop_reason():
-    """Each reason has a meaning in the page's one list, which names no other."""
+    """Each stop reason has a description in the page's list, which has no others."""
     source = (WEB / "src" / "stop-reasons.ts").read_text()
     told = dict(re.findall(r'^  (\w+): \{ meaning: "(\w+)"', source, flags=re.MULTILINE))
     assert set(told) == set(StopReason)
