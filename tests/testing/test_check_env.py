@@ -28,7 +28,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "check-env.md"
 
 
 class Strict(Env):
-    """Keeps the book on whether it was started, and whether it is over."""
+    """Tracks whether it was started, and whether it is over."""
 
     def __init__(self, seed=0):
         self.rng = random.Random(seed)
@@ -83,7 +83,7 @@ class Conversation(Strict):
 
 
 class Windowed(Conversation):
-    """Shows the last messages only, its own history as a fresh list each time."""
+    """Shows only the last messages, as a new list each time."""
 
     async def initial_observation(self):
         self.history = [{"role": "user", "content": "Begin."}]
@@ -98,7 +98,7 @@ class Windowed(Conversation):
 
 
 class SameWords(Strict):
-    """Says the same at each turn, which is not the history again."""
+    """Says the same at each turn, which is not the whole history."""
 
     async def initial_observation(self):
         self.begin()
@@ -267,7 +267,7 @@ def test_conforming_envs_have_no_violations(kind):
 
 
 def test_numpy_numbers_are_numbers():
-    """Scalars of numpy are as good as Python's, as reward, as data and as `done`."""
+    """Scalars of numpy are accepted as reward, as data and as `done`."""
     pytest.importorskip("numpy")
     assert check_env(Group(NumpyNumbers)) == []
 
@@ -299,13 +299,13 @@ def said():
     ids=["text", "texts", "messages", "completions", "function"],
 )
 def test_answers_are_what_the_caller_gives(answers, said):
-    """The environment hears the caller's answers, in any form that they may have."""
+    """The environment gets the caller's answers, in any accepted form."""
     assert check_env(Group(Recording), answers=answers) == []
     assert said[0] == Completion(message=Message("assistant", "Answer: 9"))
 
 
 def test_answers_that_fail_are_named(said):
-    """A function of the caller's that raises, or answers with something else, is reported, not raised."""
+    """A function of the caller that raises, or returns something else, is reported, not raised."""
     [raising] = check_env(Group(Recording), answers=lambda messages, tools: 1 / 0)
     [wrong] = check_env(Group(Recording), answers=lambda messages, tools: 4)
     assert raising.rule == wrong.rule == "answers"
@@ -388,7 +388,7 @@ FORGETFUL = {
 
 @pytest.mark.parametrize("form", FORGETFUL)
 def test_whatever_can_be_run_can_be_checked(form):
-    """Every form that `rolltrace run` accepts is played, and what it does wrong is found."""
+    """Every form that `rolltrace run` accepts is played, and its violations are found."""
     env, arguments = FORGETFUL[form]
     assert [found.rule for found in check_env(env, **arguments)] == ["step-after-done", "step-before-start"]
 
@@ -419,13 +419,13 @@ HEAD = "from rolltrace import Env, Message, MessageEnv, MessageStepResult, Obser
     ],
 )
 def test_what_cannot_be_run_cannot_be_checked(env, arguments, said):
-    """It is the caller's mistake, with the message that `rolltrace run` gives."""
+    """The error is the caller's mistake, with the message of `rolltrace run`."""
     with pytest.raises(InputError, match=re.escape(said)):
         check_env(env, **arguments)
 
 
 async def test_check_env_works_inside_a_running_loop():
-    """A notebook has a running loop; the check brings its own."""
+    """A notebook has a running loop; the check runs its own."""
     assert check_env(Group(ToolLike)) == []
 
 
@@ -446,7 +446,7 @@ WAITING = asyncio.Event()
 
 
 async def test_a_cancelled_check_leaves_nothing_running():
-    """A caller that cancels the check gets the loop back as it was."""
+    """A caller that cancels the check finds no task left in its loop."""
     before = asyncio.all_tasks()
     check = asyncio.create_task(check_env_async(Group(Endless)))
     await WAITING.wait()
@@ -457,14 +457,14 @@ async def test_a_cancelled_check_leaves_nothing_running():
 
 
 def test_a_violation_reads_as_one_sentence():
-    """A person sees the rule, what was seen, and how to comply."""
+    """A violation has the rule, what was seen, and how to comply."""
     assert str(Violation("numbers", "step 0 gave a str", "make it a number")) == (
         "numbers: step 0 gave a str; make it a number."
     )
 
 
-def test_the_guide_is_true(tmp_path):
-    """What the guide shows runs as it stands, and prints what the guide says."""
+def test_the_code_of_the_guide_works(tmp_path):
+    """The guide's code runs as shown, and prints what the guide says."""
     text = GUIDE.read_text(encoding="utf-8")
     code, output = ("".join(re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)) for kind in ("python", "text"))
     script = tmp_path / "guess.py"
@@ -473,7 +473,7 @@ def test_the_guide_is_true(tmp_path):
     assert subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout == output
 
 
-def test_the_guides_commands_are_true(tmp_path):
+def test_the_commands_of_the_guide_work(tmp_path):
     """The commands that the guide shows print what it shows."""
     text = GUIDE.read_text(encoding="utf-8")
     [block] = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
@@ -486,6 +486,6 @@ def test_the_guides_commands_are_true(tmp_path):
 
 
 def test_the_guide_lists_every_rule():
-    """No rule is without documentation."""
+    """The guide documents every rule."""
     text = GUIDE.read_text(encoding="utf-8")
     assert [rule for rule in Rule if f"`{rule}`" not in text] == []

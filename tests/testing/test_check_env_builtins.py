@@ -1,4 +1,4 @@
-"""Every environment that comes with the package keeps its own contract."""
+"""Every environment of the package passes its own check."""
 
 import importlib.util
 
@@ -20,24 +20,24 @@ GAMES = {
 
 
 def violations(tasks, **arguments):
-    """What is wrong with a task of an environment."""
+    """The violations of an environment's task."""
     return [str(found) for found in check_env(tasks.builder(1, episodes=3, seed=11), **arguments)]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_environment_conforms(name):
-    """It passes with its defaults, as `rolltrace run` plays it."""
+    """Each passes with its defaults, as `rolltrace run` plays it."""
     assert violations(load_env(name, {})) == []
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
 def test_a_tournament_of_few_conforms(episodes):
-    """A grader that compares members may say that it cannot grade the only one that answered."""
+    """A grader that compares members may refuse to grade the only one that answered."""
     assert check_env(load_env("preference", {}).builder(0, episodes=episodes, seed=0)) == []
 
 
 def test_no_built_in_environment_is_missing():
-    """The list that is checked has all the names that the command line promises."""
+    """The checked list has all names of the command line."""
     promised = "arithmetic problems prompts rubric preference calculator guess_number twenty_questions"
     assert set(promised.split()) == set(BUILT_IN)
 

@@ -1,4 +1,4 @@
-"""Mistakes that people make, each with the sentence that `check_env` answers it with."""
+"""Common mistakes, each with the sentence of `check_env` about it."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from rolltrace.trace.message import Message
 
 
 class Sound(Env):
-    """Two turns, done right; each mistake below is one thing done otherwise."""
+    """An env of two turns without faults; each mistake below changes one thing."""
 
     def __init__(self):
         self.turns = None
@@ -367,7 +367,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_answered_with_one_helpful_sentence(mistake):
-    """The sentence names the method, says what was seen, and how to do it right; there is no other."""
+    """The sentence names the method, what was seen, and how to do it right; there is no other finding."""
     builder, rule, message, fix = MISTAKES[mistake]
     assert [str(found) for found in check_env(builder)] == [f"{rule}: {message}; {fix}."]
 
@@ -394,7 +394,7 @@ FIXES = {
 
 @pytest.mark.parametrize("mistake", CHANCES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_that_differs_each_time_is_reported_with_the_difference(mistake):
-    """Where the values are never the same, the sentence shows those of this time."""
+    """If the values differ each time, the sentence shows those of this time."""
     if issubclass(mistake, Env):
         builder = Group(mistake)
     elif issubclass(mistake, Grader):

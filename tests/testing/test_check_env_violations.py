@@ -18,7 +18,7 @@ SHARED = []
 
 
 class Sound(Env):
-    """Conforms; each broken env below breaks one thing of it."""
+    """An env without faults; each broken env below breaks one thing."""
 
     takes_any_completion = False
     last = 3
@@ -58,7 +58,7 @@ class Group(EnvGroupBuilder):
         return [self.kind() for _ in range(self.seats)]
 
 
-# What is returned
+# Return values
 
 
 class TextReward(Sound):
@@ -158,7 +158,7 @@ class UnawaitedStep(Sound):
         return StepResult(0.5, self.turns == self.last, self.shown())
 
 
-# What is shown
+# Observations
 
 
 class WholeHistory(Sound):
@@ -173,7 +173,7 @@ class WholeHistory(Sound):
 
 
 class HistoryOfItsOwn(WholeHistory):
-    """Returns all it ever said, without the policy's messages."""
+    """Returns its own messages, without the policy's."""
 
     async def result(self, completion):
         self.history.append(Message("user", f"Turn {self.turns}."))
@@ -192,7 +192,7 @@ class Echo(Sound):
 
 
 class LiveHistory(WholeHistory):
-    """Says that it replaces, but returns the list that it goes on changing."""
+    """Declares that it replaces the history, but returns the list that it keeps changing."""
 
     async def initial_observation(self):
         await super().initial_observation()
@@ -249,12 +249,12 @@ class NeedsStart(Sound):
     async def step(self, completion):
         if self.turns is not None and self.turns >= self.last:
             raise EnvError("already done")
-        self.turns += 1  # a TypeError where there was no start
+        self.turns += 1  # a TypeError if it was not started
         return await self.result(completion)
 
 
 class Endless(Sound):
-    """Answers on and on after the end."""
+    """Keeps answering after the end."""
 
     async def step(self, completion):
         if self.turns is None:
@@ -363,7 +363,7 @@ class DisguisesCancellation(Sound):
 
 
 class LeavesTaskOnCancellation(Sound):
-    """Ends its task on the straight way only, and has one only in its last turn."""
+    """Ends its task only without a cancellation, and has one only in its last turn."""
 
     async def result(self, completion):
         await asyncio.sleep(0)
@@ -465,7 +465,7 @@ BROKEN_ENVS = [
 
 
 def only(builder, **arguments):
-    """The one violation that there must be."""
+    """The only violation, asserted to be one."""
     found = check_env(builder, **arguments)
     assert len(found) == 1, "\n".join(map(str, found)) or "nothing was found"
     return found[0]
@@ -473,7 +473,7 @@ def only(builder, **arguments):
 
 @pytest.mark.parametrize(("kind", "rule", "seen", "fix"), BROKEN_ENVS, ids=[row[0].__name__ for row in BROKEN_ENVS])
 def test_a_broken_env_breaks_exactly_its_rule(kind, rule, seen, fix):
-    """Each fault is reported once, under its rule, with what was seen and how to comply, and nothing else is."""
+    """Each fault is reported once, under its rule, with what was seen and how to comply, and no other."""
     violation = only(Group(kind))
     assert violation.rule == rule
     assert seen in violation.message
@@ -482,7 +482,7 @@ def test_a_broken_env_breaks_exactly_its_rule(kind, rule, seen, fix):
 
 
 def test_the_sound_env_conforms():
-    """What the broken ones are made from is itself without fault."""
+    """The base of the broken envs has no fault."""
     assert check_env(Group(Sound)) == []
 
 
@@ -493,7 +493,7 @@ def test_errors_without_a_message_are_not_clear():
 
 @pytest.mark.parametrize("kind", [Waits, WaitsStubbornly])
 def test_an_env_that_never_stops_waiting_is_given_up(kind):
-    """A hanging await ends the play, not the check, even if it ignores being cancelled."""
+    """A hanging await ends the play, not the check, even if it ignores its cancellation."""
     violation = only(Group(kind, episodes=1), answers=["Hello."], seconds=0.05)
     assert violation.rule == "hangs"
     assert f"`{kind.__name__}.step` was still waiting after 0.05 s" in violation.message
@@ -501,7 +501,7 @@ def test_an_env_that_never_stops_waiting_is_given_up(kind):
 
 
 def test_one_fault_does_not_hide_another():
-    """All that is wrong is found in one go."""
+    """All faults are found in one check."""
 
     class Everything(TextReward):
         async def result(self, completion):

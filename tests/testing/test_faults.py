@@ -30,7 +30,7 @@ def is_json(text):
 
 
 async def test_length_cuts_the_answer():
-    """A cut reply is the beginning of the proper one."""
+    """A truncated reply is the beginning of the proper one."""
     reply = await FaultyPolicy("length").complete(ask())
     proper = await NoisyPolicy().complete(ask())
     assert reply.termination is Termination.LENGTH
@@ -51,7 +51,7 @@ async def test_malformed_says_so():
     [("raise", PolicyError), ("overflow", ContextOverflowError), ("raise_unprintable", UnprintableError)],
 )
 async def test_errors_are_raised(kind, error):
-    """Three kinds of error, of which one cannot even be printed."""
+    """Three kinds of error, one of which cannot be printed."""
     with pytest.raises(error) as caught:
         await FaultyPolicy(kind).complete(ask())
     if kind == "raise_unprintable":
@@ -62,7 +62,7 @@ async def test_errors_are_raised(kind, error):
 
 
 async def test_hang_waits_until_it_is_cancelled():
-    """A policy that never answers gives way to cancellation, and leaves nothing running."""
+    """A policy that never answers can be cancelled, and leaves nothing running."""
     task = asyncio.create_task(FaultyPolicy("hang").complete(ask()))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_hang_waits_until_it_is_cancelled():
 
 @pytest.mark.parametrize("tools", [(), (TOOL,)])
 async def test_tool_calls_that_cannot_be_parsed(tools):
-    """Alone or beside a valid one, the broken call says that it is broken and keeps its text."""
+    """Alone or beside a valid one, the broken call is marked as broken and keeps its text."""
     [broken] = (await FaultyPolicy("bad_tool_json").complete(ask(tools=tools))).message.tool_calls
     assert broken.error
     assert not is_json(broken.arguments)
@@ -89,7 +89,7 @@ async def test_tool_calls_that_cannot_be_parsed(tools):
 
 
 async def test_tool_calls_that_cannot_be_run():
-    """An unknown tool and arguments that do not fit are well-formed calls; deep ones are JSON that may not be read."""
+    """Unknown tools and wrong arguments are well-formed calls; deeply nested ones are JSON that may be refused."""
     [unknown] = (await FaultyPolicy("unknown_tool").complete(ask(tools=(TOOL,)))).message.tool_calls
     [misfit] = (await FaultyPolicy("bad_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
     [deep] = (await FaultyPolicy("deep_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
@@ -100,7 +100,7 @@ async def test_tool_calls_that_cannot_be_run():
 
 
 async def test_hostile_text():
-    """Nothing, far too much, half a character, and characters that hurt terminals and pages."""
+    """Empty text, huge text, half a character, and characters that harm terminals and pages."""
     texts = {
         kind: (await FaultyPolicy(kind).complete(ask())).message.content
         for kind in ("empty", "huge", "surrogate", "nonsense")
@@ -130,8 +130,8 @@ async def test_every_kind_strikes_only_at_its_turn(kind):
         assert await policy.complete(request) == await proper.complete(request)
 
 
-def test_a_share_is_drawn_from_the_seed():
-    """The same rollouts are struck in every run, about as many as asked for."""
+def test_a_fraction_is_drawn_from_the_seed():
+    """The same rollouts fail in every run, about as many as asked for."""
     policy = FaultyPolicy("empty", fraction=0.3)
     struck = [seed for seed in range(1000) if policy.is_due(ask(seed=seed))]
     assert 250 < len(struck) < 350
@@ -140,7 +140,7 @@ def test_a_share_is_drawn_from_the_seed():
 
 
 def test_wrong_settings_are_refused():
-    """An unknown kind suggests the nearest, and a share is between 0 and 1."""
+    """An unknown kind is refused with the nearest, and a fraction outside 0 to 1 is refused."""
     with pytest.raises(UnknownNameError, match=r"no kind of fault 'lenght'\. Did you mean 'length'\?"):
         FaultyPolicy("lenght")
     with pytest.raises(InputError, match="fraction from 0 to 1"):

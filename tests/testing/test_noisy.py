@@ -26,7 +26,7 @@ def say(policy, request):
 
 
 def test_it_answers_the_prompt_well_formed():
-    """It works a little and finishes with an answer line; with correct=1 the answer is right."""
+    """It shows some work and ends with an answer line; with correct=1 the answer is right."""
     for seed in range(20):
         text = say(NoisyPolicy(1.0), ask(seed)).content
         assert text.splitlines()[-1] == "Answer: 33"
@@ -41,15 +41,15 @@ def test_wrong_answers_are_other_numbers():
     assert all(int(answer.removeprefix("Answer: ")) != 33 for answer in answers)
 
 
-def test_the_share_of_right_answers_is_about_what_was_asked_for():
-    """correct=0.7 is right seven times in ten; the seeds are fixed, so this cannot fail by chance."""
+def test_the_fraction_of_right_answers_is_as_configured():
+    """With correct=0.7, seven of ten answers are right; the seeds are fixed, so this cannot fail by chance."""
     right = sum(say(NoisyPolicy(0.7), ask(seed)).content.endswith("Answer: 33") for seed in range(1000))
     assert 650 < right < 750
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_same_seed_gives_the_same_reply_in_any_order(seeds, order):
-    """Nothing but the request decides, whatever was asked before."""
+    """The reply depends on the request only, whatever was asked before."""
     policy = NoisyPolicy()
     first = {seed: say(policy, ask(seed)) for seed in seeds}
     shuffled = list(seeds)
@@ -57,8 +57,8 @@ def test_the_same_seed_gives_the_same_reply_in_any_order(seeds, order):
     assert all(say(policy, ask(seed)) == first[seed] for seed in shuffled)
 
 
-def test_global_chance_is_neither_used_nor_changed():
-    """A user's own random numbers stay as they are."""
+def test_the_global_rng_is_neither_used_nor_changed():
+    """The program's own random state is unchanged."""
     random.seed(5)
     before = random.getstate()
     say(NoisyPolicy(), ask(3))
@@ -72,7 +72,7 @@ def test_without_a_seed_it_is_still_deterministic():
 
 
 def test_it_calls_the_calculator_and_then_answers_with_its_result():
-    """Where a calculator is offered it is asked first, by the name its argument has."""
+    """If a calculator is offered it is called first, with its argument's own name."""
     message = say(NoisyPolicy(1.0), ask(tools=(CALCULATOR,)))
     [call] = message.tool_calls
     assert call.name == "calculator"
@@ -82,14 +82,14 @@ def test_it_calls_the_calculator_and_then_answers_with_its_result():
 
 
 def test_a_tool_that_fails_does_not_stop_it():
-    """After an error of the tool it answers by itself rather than call forever."""
+    """After an error of the tool it answers by itself rather than call again and again."""
     call = Message("assistant", "", tool_calls=(ToolCall("calculator", "{}"),))
     messages = (QUESTION, call, Message("tool", "Error at character 5"))
     assert say(NoisyPolicy(1.0), ask(messages=messages, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 33")
 
 
 def test_a_question_without_numbers_is_answered_without_the_tool():
-    """There is nothing to calculate."""
+    """Without numbers there is nothing to calculate."""
     message = say(NoisyPolicy(1.0), ask(messages=(Message("user", "Who is it?"),), tools=(CALCULATOR,)))
     assert not message.tool_calls
     assert "Answer: " in message.content
@@ -105,6 +105,6 @@ def test_it_is_a_policy_that_pickles():
 
 @pytest.mark.parametrize("correct", [-0.1, 1.1, float("nan")])
 def test_a_probability_is_between_0_and_1(correct):
-    """Other numbers are refused."""
+    """Numbers outside 0 to 1 are refused."""
     with pytest.raises(InputError, match="Expected correct from 0 to 1"):
         NoisyPolicy(correct)

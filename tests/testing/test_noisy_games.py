@@ -22,7 +22,7 @@ NAME = "I am thinking of something. Ask, or guess with a line `Guess: NAME`."
 
 
 def asked(secret, question):
-    """What an answerer is sent."""
+    """The prompt of an answerer."""
     return talk(f'The secret: "{secret}"\nThe player says: "{question}"\nIs it yes or no?', role="answerer").messages
 
 
@@ -38,13 +38,13 @@ def asked(secret, question):
     ],
 )
 def test_the_answerer_says_what_it_knows(secret, question, answer):
-    """What is known of a thing is answered as it is, and spoilt with correct=0."""
+    """Known facts are answered correctly, and wrongly with correct=0."""
     other = {"yes": "no", "no": "yes"}[answer]
     assert answer_question(asked(secret, question), rng(), 1.0) == f"Answer: {answer}"
     assert answer_question(asked(secret, question), rng(), 0.0) == f"Answer: {other}"
 
 
-def test_what_it_does_not_know_it_always_answers_alike():
+def test_unknown_things_are_answered_consistently():
     """An unknown thing has one answer to each question, whatever the seed, and not the same to all."""
     questions = [f"Is it something number {number}?" for number in range(30)]
     first, again = (
@@ -55,7 +55,7 @@ def test_what_it_does_not_know_it_always_answers_alike():
 
 
 def play_both(secret, turns=20):
-    """A game between the two, without noise: what was said, and whether it was found."""
+    """A game between the two, without noise: the transcript, and whether the thing was found."""
     texts = [NAME]
     for turn in range(turns):
         texts.append(play_questions(talk(*texts).messages, rng(turn), 1.0))
@@ -77,8 +77,8 @@ def test_the_player_finds_what_it_knows(secret):
     assert len(set(own)) == len(own)
 
 
-def test_the_player_goes_on_where_it_does_not_know():
-    """A secret it has never heard of is asked and guessed about to the end, and nothing is said twice."""
+def test_the_player_plays_on_for_an_unknown_secret():
+    """An unknown secret is asked and guessed about to the end, and nothing is repeated."""
     texts, found = play_both("flurb", turns=40)
     assert not found
     own = texts[1::2]
@@ -95,12 +95,12 @@ def test_a_noisy_player_asks_and_guesses_at_random():
 
 @pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.words[0])
 def test_a_question_is_understood_as_it_was_meant(trait):
-    """What the player asks about is what the answerer takes it to ask about."""
+    """The answerer understands the player's questions as they were meant."""
     assert find_trait(trait.question) is trait
 
 
 def test_things_are_known_by_their_name():
-    """A longer name of a thing is still of it; a word that only contains one is not."""
+    """A longer name of a thing is recognised; a word that only contains one is not."""
     assert all(known_thing(thing) == thing for thing in THINGS)
     assert known_thing("The Oak Tree") == "tree"
     assert known_thing("carpet") is None
@@ -108,7 +108,7 @@ def test_things_are_known_by_their_name():
 
 
 def test_few_things_look_alike():
-    """All that is known tells nearly every thing from every other, so that a game can be won."""
+    """The known facts tell nearly every thing from every other, so that a game can be won."""
     looks = {thing: tuple(thing in trait.things for trait in TRAITS) for thing in THINGS}
     assert len(THINGS) >= 24
     assert len(set(looks.values())) >= len(THINGS) - 4
@@ -127,7 +127,7 @@ def test_the_middle_of_what_is_left_is_guessed():
 
 
 def test_hints_that_contradict_one_another_are_forgotten():
-    """Where no number is left, the search starts again."""
+    """If no number is left, the search starts again."""
     texts = (NUMBER, "Guess: 50", "Too high.", "Guess: 50", "Too low.")
     assert guess_number(talk(*texts).messages, rng(), 1.0).endswith("Guess: 50")
 
@@ -146,7 +146,7 @@ def test_every_number_is_found_in_seven_guesses(target):
 
 
 def test_mistakes_are_other_numbers_and_sometimes_none():
-    """With correct=0 it guesses anywhere in the range, and now and then says no number."""
+    """With correct=0 it guesses anywhere in the range, and sometimes gives no number."""
     replies = [guess_number(talk(NUMBER).messages, rng(seed), 0.0) for seed in range(200)]
     numbers = [int(reply.rpartition(": ")[2]) for reply in replies if "Guess: " in reply]
     assert 120 < len(numbers) < 180
@@ -159,7 +159,7 @@ BOARD = "[GAME] You are Player 0.\nFor example, '[4]' is the centre.\nAvailable 
 
 
 def test_an_open_move_is_played():
-    """The moves that the prompt lists last are played; by mistake one like those mentioned, with other numbers."""
+    """The moves that the prompt lists last are played; by mistake, a similar one with other numbers."""
     texts = (BOARD, "I play [2]", "[GAME] Player 1 played [0]\nAvailable Moves: '[7]', '[8]'")
     played = {move(talk(*texts).messages, rng(seed), 1.0) for seed in range(50)}
     assert played == {"I play [7]", "I play [8]"}

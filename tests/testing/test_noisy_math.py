@@ -37,7 +37,7 @@ def rng(seed=0):
     ],
 )
 def test_the_longest_expression_with_a_value_is_found(text, expression):
-    """Arithmetic is found wherever it stands; a lone number, or an expression without a value, does not count."""
+    """Arithmetic is found anywhere; a lone number, or an expression without a value, does not count."""
     assert find_expression(text) == expression
 
 
@@ -57,7 +57,7 @@ def test_the_question_is_the_last_that_asks_something():
 
 
 def test_arithmetic_is_solved_exactly():
-    """What can be calculated is, as a decimal where that is exact and as a fraction where not."""
+    """Arithmetic is computed exactly, as a decimal if that is exact and else as a fraction."""
     assert solve("What is 12 + 7 * 3?", rng()).answer == "33"
     assert solve("What is 1 / 4?", rng()).answer == "0.25"
     assert solve("What is 1/2 + 1/3?", rng()).answer == "5/6"
@@ -74,13 +74,13 @@ def test_word_problems_are_guessed_from_their_numbers():
 
 
 @given(st.fractions() | st.integers(), st.integers(0, 20))
-def test_a_spoilt_number_is_another_number(value, seed):
-    """A wrong answer is wrong whatever the right one is, zero too."""
+def test_a_falsified_number_is_another_number(value, seed):
+    """A wrong answer differs from the right one, also from zero."""
     spoilt = make_wrong(str(value), rng(seed))
     assert Fraction(spoilt) != value
 
 
-def test_a_spoilt_word_is_another_text():
+def test_a_falsified_word_is_another_text():
     """An answer that is no number can be wrong too."""
     assert make_wrong("Friday", rng()) != "Friday"
 
@@ -96,11 +96,11 @@ def test_a_tools_result_is_a_number_or_none(text, result):
 
 @given(st.text() | st.text(alphabet="0123456789 +-*/().,%^"))
 def test_any_prompt_has_an_answer(text):
-    """Whatever the prompt is, something is answered and nothing raises."""
+    """Any prompt is answered, and nothing raises."""
     assert solve(text, rng()).answer
 
 
 @pytest.mark.parametrize("text", ["- " * 50_000, "1" * 50_000, "(" * 50_000, "9**9**9**9", "1 + " * 20_000 + "1"])
 def test_hostile_prompts_end(text):
-    """A prompt made to be slow to solve is answered like any other."""
+    """A prompt made to be slow is answered like any other."""
     assert solve(text, rng()).answer

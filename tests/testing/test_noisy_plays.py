@@ -1,4 +1,4 @@
-"""`scripted:noisy` plays the built-in environments, every role of them included."""
+"""`scripted:noisy` plays the built-in environments, with all their roles."""
 
 import pytest
 
@@ -24,7 +24,7 @@ TASKS = (
 
 
 async def play(tasks, correct=0.7, *, groups=3, episodes=4, concurrency=64):
-    """What is recorded, rollouts by group and index."""
+    """The recorded rollouts by group and index."""
     sink = MemorySink()
     builders = iterate_groups(tasks, iteration=0, groups=groups, episodes=episodes, seed=5)
     async for _group in Runner(NoisyPolicy(correct), sink=sink, seed=5, concurrency=concurrency).play(builders):
@@ -33,14 +33,14 @@ async def play(tasks, correct=0.7, *, groups=3, episodes=4, concurrency=64):
 
 
 def rewards(rollouts, scores):
-    """Each rollout's total, wherever it stands, in the rollouts' order."""
+    """Each rollout's total, from its line or its scores, in the rollouts' order."""
     late = {score.rollout: score.value for score in scores if score.name == "reward"}
     return [late.get(rollout.id, rollout.reward) for rollout in rollouts]
 
 
 @pytest.mark.parametrize("tasks", TASKS, ids=lambda tasks: tasks.env)
 async def test_it_plays_every_environment(tasks):
-    """Nothing fails, every rollout has a reward, and every role gave a reply that could be used at once."""
+    """Nothing fails, every rollout has a reward, and every role's reply could be used at once."""
     rollouts, scores = await play(tasks())
     assert len(rollouts) == 12
     assert {rollout.status for rollout in rollouts} == {"ok"}
@@ -52,7 +52,7 @@ async def test_it_plays_every_environment(tasks):
 
 @pytest.mark.parametrize("tasks", TASKS, ids=lambda tasks: tasks.env)
 async def test_the_same_seed_plays_the_same(tasks):
-    """Chance comes from the seed alone, however many rollouts are played at once."""
+    """The play depends on the seed alone, whatever the concurrency."""
     (first, first_scores), (again, again_scores) = await play(tasks()), await play(tasks(), concurrency=1)
     assert [rollout.conversation for rollout in first] == [rollout.conversation for rollout in again]
     assert rewards(first, first_scores) == rewards(again, again_scores)
@@ -62,8 +62,8 @@ async def test_the_same_seed_plays_the_same(tasks):
 
 
 @pytest.mark.parametrize("tasks", [PreferenceTasks, RubricTasks, TwentyQuestionsTasks, GuessNumberTasks])
-async def test_there_is_something_to_learn(tasks):
-    """Rewards within a group differ, so that a demonstration shows more than constants."""
+async def test_groups_have_a_signal(tasks):
+    """Rewards within a group differ, so that a demo shows more than constants."""
     rollouts, scores = await play(tasks(), groups=4)
     by_group = {}
     for rollout, reward in zip(rollouts, rewards(rollouts, scores), strict=True):
@@ -73,7 +73,7 @@ async def test_there_is_something_to_learn(tasks):
 
 @pytest.mark.parametrize(("tasks", "good"), [(GuessNumberTasks, 1.0), (TwentyQuestionsTasks, 0.5)])
 async def test_a_policy_without_noise_does_better(tasks, good):
-    """The share of right answers is what it is set by: right all the time, it wins what it can know."""
+    """With correct=1 it earns what it can know."""
     best, worst = [await play(tasks(), correct, groups=8) for correct in (1.0, 0.0)]
     mean_best, mean_worst = (sum(rewards(*played)) / len(played[0]) for played in (best, worst))
     assert mean_best >= good > mean_worst
@@ -81,7 +81,7 @@ async def test_a_policy_without_noise_does_better(tasks, good):
 
 @pytest.mark.parametrize("game", ["TicTacToe-v0", "KuhnPoker-v0", "ConnectFour-v0"])
 async def test_it_plays_games(game):
-    """Moves in brackets are made by all seats, and games come to an end."""
+    """All seats make moves in brackets, and games end."""
     pytest.importorskip("textarena")
     textarena = pytest.importorskip("rolltrace.envs.textarena")
     rollouts, _ = await play(textarena.TextArenaTasks(game), 1.0, groups=2, episodes=2)

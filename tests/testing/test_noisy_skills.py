@@ -1,4 +1,4 @@
-"""Every part that the scripted policy can play, and how it knows which."""
+"""Every role that the scripted policy can play, and how it recognises which."""
 
 import pytest
 from hypothesis import given
@@ -49,12 +49,12 @@ PARTS = (guess_number, play_questions, answer_question, score, prefer, move, wri
     ],
 )
 def test_the_part_follows_from_role_and_prompt(request_, part):
-    """Each kind of prompt has its part; what a graded text asks for does not count."""
+    """Each kind of prompt has its skill; what a graded text asks for does not count."""
     assert choose_skill(request_) is part
 
 
 def test_answers_are_written_as_they_are_asked_for():
-    """In tags where the prompt asks for tags, else in a line of their own."""
+    """Answers are in tags if the prompt asks for tags, else on their own line."""
     tagged = talk("What is 3 + 4? Write your answer between <answer> and </answer>.")
     assert extract_tagged(NoisyPolicy(1.0).reply(tagged).content) == "7"
     assert extract_answer(NoisyPolicy(1.0).reply(talk("What is 3 + 4?")).content) == "7"
@@ -63,7 +63,7 @@ def test_answers_are_written_as_they_are_asked_for():
 @pytest.mark.parametrize("part", PARTS)
 @given(st.lists(st.text() | st.sampled_from([NUMBER, NAME, BOARD, HOSTILE, "Guess: 7", "Too high."]), max_size=6))
 def test_any_conversation_is_answered(part, texts):
-    """Whatever the conversation is, something is said, and the same for the same chance."""
+    """Any conversation gets a reply, and the same one for the same seed."""
     messages = talk(*texts).messages
     reply = part(messages, rng(5), 0.5)
     assert reply.strip()
@@ -86,5 +86,5 @@ def test_any_conversation_is_answered(part, texts):
     ],
 )
 def test_hostile_prompts_end(part, text):
-    """A prompt made to be slow to read is answered like any other."""
+    """A prompt made to be slow is answered like any other."""
     assert part(talk(text, text, text).messages, rng(), 1.0)

@@ -21,7 +21,7 @@ def echo(request):
 
 
 async def test_replies_come_by_step_whatever_the_order():
-    """A rollout's step picks the reply, so rollouts played at once cannot take each other's."""
+    """A rollout's step picks the reply, so concurrent rollouts cannot take each other's."""
     policy = ScriptedReplies(["one", "two"])
     replies = await asyncio.gather(*(policy.complete(ask(step=step)) for step in (1, 0, 1, 0)))
     assert [reply.message.content for reply in replies] == ["two", "one", "two", "one"]
@@ -38,7 +38,7 @@ async def test_a_function_replies_to_the_request():
 
 
 async def test_every_kind_of_reply():
-    """Text and messages become completions that ended well; a completion stays as it is; an exception is raised."""
+    """Text and messages become complete completions; a completion stays as it is; an exception is raised."""
     call = Message("assistant", "", tool_calls=(ToolCall("t", '{"a": 1}'),))
     cut = Completion(message=Message("assistant", "a b"), termination=Termination.LENGTH, usage=Usage(7, 8))
     policy = ScriptedReplies(["text", Message("assistant", "m"), call, cut, KeyError("gone")])
@@ -52,7 +52,7 @@ async def test_every_kind_of_reply():
 
 
 async def test_one_text_is_one_reply():
-    """A text is not taken for a sequence of letters."""
+    """A text is one reply, not a sequence of letters."""
     assert (await ScriptedReplies("hello").complete(ask())).message.content == "hello"
 
 
@@ -63,12 +63,12 @@ async def test_running_out_of_replies_is_a_clear_error():
 
 
 async def test_a_reply_of_another_type_is_refused():
-    """What is no reply is named by its type."""
+    """The error names the type of an invalid reply."""
     with pytest.raises(InputError, match="got int"):
         await ScriptedReplies(lambda request: 7).complete(ask())
 
 
-async def test_tokens_are_counted_by_hand_countable_rules():
+async def test_tokens_are_counted_by_simple_rules():
     """A message costs its words and four, a tool call its name and words, a tool its words and four."""
     policy = ScriptedReplies(["one two three"])
     assert policy.count_tokens(ask("hello there")) == 6
@@ -80,7 +80,7 @@ async def test_tokens_are_counted_by_hand_countable_rules():
 
 
 def test_it_is_a_policy_with_settable_identity():
-    """Name, version and context length are what the caller says, and survive a pickle."""
+    """Name, version and context length are the caller's, and survive pickling."""
     policy = pickle.loads(pickle.dumps(ScriptedReplies(echo, name="mine", version=3, context_length=50)))
     assert isinstance(policy, Policy)
     assert (policy.name, policy.version, policy.context_length) == ("mine", 3, 50)

@@ -50,14 +50,14 @@ class Group(EnvGroupBuilder):
 
 
 def test_a_play_is_cancelled_once_at_each_of_its_awaits():
-    """Each await of each style is tried, and what comes before it has been done."""
+    """Each await of each style is cancelled once, after what comes before it has run."""
     CANCELLED.clear()
     assert check_env(Group(Waiting), answers=["Go."]) == []
     assert CANCELLED == {"start": 1, "first half": 1, "second half": 1}
 
 
 class OneTask(Waiting):
-    """Enters a context at the start that it can leave in the same task only."""
+    """Enters a context at the start that it can leave only in the same task."""
 
     limit = None
 
@@ -75,12 +75,12 @@ class OneTask(Waiting):
 
 
 def test_all_calls_of_an_env_are_made_in_one_task():
-    """What was entered in one call can be left in another, also after a cancellation."""
+    """A context that was entered in one call can be left in another, also after a cancellation."""
     assert check_env(Group(OneTask)) == []
 
 
 class ReturnsLate(Waiting):
-    """Returns as if nothing had happened when its time is up."""
+    """Returns normally when it is cancelled by the time-out."""
 
     async def step(self, completion):
         self.life.require_active()
@@ -90,7 +90,7 @@ class ReturnsLate(Waiting):
 
 
 def test_a_call_that_returns_when_its_time_is_up_hangs():
-    """To take the end of the time for an answer hides the wait and does not shorten it."""
+    """A call that returns a result only because of the time-out still counts as hanging."""
     [violation] = check_env(Group(ReturnsLate), answers=["Go."], seconds=0.05)
     assert str(violation).startswith("hangs: `ReturnsLate.step` was still waiting after 0.05 s")
 
@@ -104,13 +104,13 @@ class NeverStarts(Waiting):
 
 
 def test_an_env_that_hung_is_not_started_again():
-    """Each further play would take as long."""
+    """An env that hung is not played again, since each play would take as long."""
     assert [violation.rule for violation in check_env(Group(NeverStarts), seconds=0.05)] == ["hangs"]
     assert NeverStarts.starts == 1
 
 
 class BrokenMap(Mapping):
-    """Has a key and no value for it."""
+    """A map with a key that has no value."""
 
     def __getitem__(self, key):
         raise ZeroDivisionError("read")
@@ -129,7 +129,7 @@ class Unreadable(Waiting):
 
 
 def test_a_value_that_cannot_be_read_is_reported():
-    """It ends the rollout in a run too, and the check says with which error."""
+    """A value that cannot be read would end the rollout in a run too, and the check reports the error."""
     [violation] = check_env(Group(Unreadable))
     assert str(violation) == (
         "plays: the runner recorded a failure of the env: ZeroDivisionError: read; "

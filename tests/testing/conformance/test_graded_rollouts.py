@@ -36,14 +36,14 @@ class NotesGroup(GroupGrader):
 
 
 def facts(rollout):
-    """What a rollout is made of, its identity aside."""
+    """The contents of a rollout, without its identity."""
     return (rollout.seat, rollout.stop_reason, rollout.stopped_by, rollout.reward_so_far,
             rollout.ended_before_first_turn, rollout.conversation, [step.trace for step in rollout.steps])  # fmt: skip
 
 
 @pytest.mark.parametrize("heap", [2, 4])
 async def test_a_game_is_handed_to_graders_as_it_is_recorded(heap):
-    """Seats that never had a turn included."""
+    """Graders get the recorded rollouts, also of seats that never had a turn."""
     sink = MemorySink()
     async for _ in Runner(Remembering(said("2")), sink=sink).play([countdowns(heap=heap, seats=3)]):
         pass
@@ -60,7 +60,7 @@ async def test_a_game_is_handed_to_graders_as_it_is_recorded(heap):
 
 
 class Over(Env):
-    """Is over before its first turn, and says so in other words each time."""
+    """Is over before its first turn, with another text each time."""
 
     started = 0
 
@@ -96,7 +96,7 @@ def test_a_result_in_place_of_a_first_observation_is_compared():
 
 
 def test_a_failed_member_has_no_steps_and_no_result():
-    """The check adds a failed member to a group; it has no result in place of its steps."""
+    """A failed member that the check adds to a group has no steps and no result before the first turn."""
     GRADED.clear()
     builder = Overs()
     builder.group_grader = NotesGroup()
@@ -117,7 +117,7 @@ def test_a_group_grader_sees_rollouts_whose_reward_is_pending():
 
 
 class Hangs(Over):
-    """Never gets to its first observation."""
+    """Never returns its first observation."""
 
     async def initial_observation(self):
         await asyncio.Event().wait()
@@ -131,7 +131,7 @@ class Hanging(Overs):
 
 
 def test_graders_of_an_env_that_hangs_are_not_asked():
-    """There is no rollout to grade, and the runner must not wait for one."""
+    """There is no rollout to grade, and the check does not wait for one."""
     GRADED.clear()
     assert [violation.rule for violation in check_env(Hanging(), seconds=0.05)] == ["hangs", "step-before-start"]
     assert GRADED == []

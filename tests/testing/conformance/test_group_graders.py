@@ -46,7 +46,7 @@ def finished(rollouts):
 
 
 class ByLength(GroupGrader):
-    """Grades by the length of what was said, and tells about the group."""
+    """Grades by the length of the response, and returns data about the group."""
 
     async def grade_group(self, rollouts):
         SEEN.append(rollouts)
@@ -63,7 +63,7 @@ class ExcusesFailures(GroupGrader):
 
 
 class Averages(GroupGrader):
-    """Sums in the order in which they come, so that the last digit may differ."""
+    """Sums in the given order, so that the last digit may differ."""
 
     async def grade_group(self, rollouts):
         numbers = [(rollout.index + 1) / 10 for rollout in rollouts]
@@ -86,7 +86,7 @@ class SkipsOne(GroupGrader):
 
 
 class Misaligned(GroupGrader):
-    """Scores those that ended well, and hands the scores to all, by position."""
+    """Scores the members that ended well, and assigns the scores to all by position."""
 
     async def grade_group(self, rollouts):
         scores = [float(rollout.steps != ()) for rollout in finished(rollouts)]
@@ -129,7 +129,7 @@ class ListInGrade(Grader):
 
 
 class WellFormedOnly(Grader):
-    """Trips over what was cut, which a one-prompt environment is graded on too."""
+    """Fails on truncated responses, which a one-prompt environment is graded on too."""
 
     async def grade(self, rollout):
         assert rollout.stop_reason == "said"
@@ -138,12 +138,12 @@ class WellFormedOnly(Grader):
 
 @pytest.mark.parametrize("kind", [ByLength, ExcusesFailures, Averages])
 def test_group_graders_that_grade_by_id_pass(kind):
-    """Grades with or without something about the group, and an excuse for a member that failed, are fine."""
+    """Grades with or without data about the group, and an exception for a failed member, are accepted."""
     assert [str(found) for found in check_env(Group(group_grader=kind()))] == []
 
 
 def test_a_group_is_shown_in_all_its_forms():
-    """Whole, turned round, with a member that failed, and with one that counts though it has no steps."""
+    """The grader gets the group whole, reversed, with a failed member, and with one without steps."""
     SEEN.clear()
     assert check_env(Group(group_grader=ByLength())) == []
     whole, turned, with_failure, failed_last, with_overflow = SEEN
@@ -187,7 +187,7 @@ def test_a_broken_grader_is_named(kind):
 
 @pytest.mark.parametrize("field", ["grader", "group_grader"])
 def test_a_grader_of_the_wrong_kind_is_named(field):
-    """A grader of one rollout grades no groups, and the other way round."""
+    """A grader of rollouts in place of a group grader is reported, and the other way round."""
     wrong = ByLength() if field == "grader" else TextInGrade()
     [found] = [one for one in check_env(Group(**{field: wrong})) if one.rule == "grader"]
     assert found.message.startswith(f"`{field}` of `Group` is <")
@@ -200,7 +200,7 @@ class NoRoles(Group):
 
 
 def test_every_seat_has_a_role():
-    """A builder that names the roles of its seats names all of them."""
+    """A builder that names the roles of its seats must name all of them."""
     [found] = check_env(NoRoles())
     assert str(found) == (
         "builder: `NoRoles.role_of(0)` gave None; "
@@ -219,13 +219,13 @@ class GraderInProperty(Group):
 
 
 def test_a_group_grader_that_cannot_be_read_does_not_end_the_check():
-    """It is reported, whatever the builder's property raises."""
+    """A builder whose property raises is reported, and the check continues."""
     [found] = check_env(GraderInProperty())
     assert found.message == "`group_grader` of `GraderInProperty` cannot be read"
 
 
 def test_grades_that_shift_when_a_member_fails_are_found():
-    """Lining up the finished members with values of all members is right until the first one fails."""
+    """Matching finished members with the values of all members is right only until one fails."""
 
     class Shifting(GroupGrader):
         async def grade_group(self, rollouts):

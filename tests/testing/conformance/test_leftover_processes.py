@@ -1,4 +1,4 @@
-"""What an environment does beside the event loop, or to it."""
+"""What an environment does outside the event loop, or to it."""
 
 import asyncio
 import subprocess
@@ -19,7 +19,7 @@ GROWN = []
 
 
 class Still(Env):
-    """One turn, done right."""
+    """An env of one turn without faults."""
 
     def __init__(self):
         self.life = SingleUse()
@@ -77,7 +77,7 @@ class WithChildAndTidy(WithChild):
 
 
 class SharedThread(Still):
-    """Uses a thread that all of them share, as a library's would be."""
+    """Uses a thread that all envs share, as a library's would be."""
 
     async def initial_observation(self):
         if not STARTED:
@@ -87,7 +87,7 @@ class SharedThread(Still):
 
 
 class GrowingPool(SharedThread):
-    """Adds a thread to those that all share at each fourth play."""
+    """Adds a thread to the shared ones at every fourth play."""
 
     async def initial_observation(self):
         GROWN.append(self)
@@ -98,7 +98,7 @@ class GrowingPool(SharedThread):
 
 
 class KillsChild(WithChild):
-    """Ends its child, and does not ask how it ended."""
+    """Kills its child process without waiting for it."""
 
     async def close(self):
         if hasattr(self, "child"):
@@ -106,7 +106,7 @@ class KillsChild(WithChild):
 
 
 class KeepsThread(Group):
-    """The builder's own thread, which `cleanup` forgets."""
+    """The builder's own thread, which `cleanup` does not end."""
 
     async def make_episode(self, number):
         if not hasattr(self, "released"):
@@ -145,7 +145,7 @@ def started():
 
 
 def only(builder, **arguments):
-    """The one violation that there must be."""
+    """The only violation, asserted to be one."""
     found = check_env(builder, **arguments)
     assert len(found) == 1, "\n".join(map(str, found)) or "nothing was found"
     return found[0]
@@ -160,7 +160,7 @@ def only(builder, **arguments):
     ],
     ids=["a thread of the env", "a thread of the builder", "a child process"],
 )
-def test_what_is_left_running_is_found(builder, seen):
+def test_leftover_threads_and_processes_are_found(builder, seen):
     """Threads and processes that outlive `close` and `cleanup` are named, with what to do about them."""
     if "processes" in seen and not sys.platform.startswith("linux"):
         pytest.skip("other systems do not list the children of a process")
@@ -171,13 +171,13 @@ def test_what_is_left_running_is_found(builder, seen):
 
 
 @pytest.mark.parametrize("kind", [ThreadedAndTidy, WithChildAndTidy, KillsChild, SharedThread, GrowingPool])
-def test_what_is_ended_or_shared_is_no_leftover(kind):
-    """What `close` ends is fine, and so is what a library starts now and then and keeps."""
+def test_ended_or_shared_threads_are_no_leftovers(kind):
+    """Threads that `close` ends, and those that a library starts occasionally and keeps, are accepted."""
     assert check_env(Group(kind), answers=["Go."]) == []
 
 
 def test_what_cleanup_ends_is_no_leftover():
-    """A builder may keep something for all its episodes."""
+    """A builder may keep something for all its episodes if `cleanup` ends it."""
     assert check_env(KeepsThreadAndTidies(Still), answers=["Go."]) == []
 
 
@@ -192,7 +192,7 @@ CLOCK = Clock()
 
 
 class Blocks(Still):
-    """Stands for a `time.sleep` or a long computation in `step`: time passes, and nothing is awaited."""
+    """Like a `time.sleep` or a long computation in `step`: time passes without an await."""
 
     async def step(self, completion):
         CLOCK.now += 0.8
@@ -200,7 +200,7 @@ class Blocks(Still):
 
 
 class BlocksInPieces(Still):
-    """Computes as long, and lets others run in between."""
+    """Computes as long, and awaits in between."""
 
     async def step(self, completion):
         for _ in range(4):
@@ -210,7 +210,7 @@ class BlocksInPieces(Still):
 
 
 class BlocksOnce(Still):
-    """The first is slow, as where a module is imported."""
+    """Only the first call is slow, as when a module is imported."""
 
     async def step(self, completion):
         if not STARTED:
@@ -239,7 +239,7 @@ def clock(monkeypatch):
     ids=["step", "make_episode"],
 )
 def test_a_method_that_blocks_the_loop_is_named(clock, builder, method, seen):
-    """If each call of a method takes long without awaiting, every other rollout stands still."""
+    """A method that takes long in each call without awaiting is reported, since it blocks every other rollout."""
     violation = only(builder)
     assert violation.rule == "blocking"
     assert violation.message.startswith(seen)
@@ -249,5 +249,5 @@ def test_a_method_that_blocks_the_loop_is_named(clock, builder, method, seen):
 
 @pytest.mark.parametrize("kind", [BlocksInPieces, BlocksOnce])
 def test_a_loop_that_is_blocked_shortly_or_once_is_fine(clock, kind):
-    """Only a method that blocks in each call is reported: a busy machine is not."""
+    """Only a method that blocks in each call is reported, so that a busy machine causes no finding."""
     assert check_env(Group(kind)) == []

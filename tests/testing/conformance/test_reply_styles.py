@@ -42,13 +42,13 @@ def test_examples_fit_their_schema(schema, example):
 
 
 def test_a_schema_that_refers_to_itself_ends():
-    """No schema can make the check run without end."""
+    """A recursive schema does not make the check loop."""
     schema = {"properties": {"child": {"$ref": "#"}}, "required": ["child"]}
     assert json.dumps(example_of(schema)).count("child") < 20
 
 
 def test_tools_are_called_in_turn_and_text_comes_between():
-    """A tool environment is exercised with calls of each tool, and with turns that call none."""
+    """A tool environment is played with calls of each tool, and with turns without calls."""
     style = styles_of(None)["tool calls"]
     turns = [style(PROMPT, TOOLS, turn) for turn in range(6)]
     assert [[call.name for call in turn.message.tool_calls] for turn in turns] == [
@@ -61,6 +61,6 @@ def test_tools_are_called_in_turn_and_text_comes_between():
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.integers(0, 100))
 def test_given_answers_are_cycled(answers, turn):
-    """The answers come round again, in their order."""
+    """The given answers are repeated in their order."""
     [style] = styles_of(answers).values()
     assert style(PROMPT, (), turn).message == Message("assistant", answers[turn % len(answers)])

@@ -1,4 +1,4 @@
-"""Environments and graders that ask others, as the check plays them."""
+"""Environments and graders that ask other roles, as the check plays them."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,7 @@ class ForgetsFirstAnswer(Asking):
 
 
 class Swallows(Asking):
-    """Takes a cancellation for an answer that did not come."""
+    """Treats a cancellation as a missing answer."""
 
     async def judged(self, move):
         try:
@@ -104,7 +104,7 @@ class Swallows(Asking):
 
 
 class Marks(Grader):
-    """Asks for a mark, and reads nothing but a digit."""
+    """Asks for a mark, and accepts only a digit."""
 
     async def grade(self, rollout):
         reply = await ask("grader", question("A mark from 0 to 9?"))
@@ -132,7 +132,7 @@ class ForgetsTheAnswer(Grader):
 
 
 def only(builder, **arguments):
-    """The one violation that there must be."""
+    """The only violation, asserted to be one."""
     found = check_env(builder, **arguments)
     assert len(found) == 1, "\n".join(map(str, found)) or "nothing was found"
     return found[0]
@@ -144,7 +144,7 @@ def asked():
 
 
 class SwallowsAfterQuestions(Asking):
-    """Asks often, and then takes a cancellation for the end of a wait."""
+    """Asks often, and then treats a cancellation as the end of a wait."""
 
     async def judged(self, move):
         for number in range(12):
@@ -155,18 +155,18 @@ class SwallowsAfterQuestions(Asking):
 
 
 def test_a_question_is_one_place_to_be_cancelled_at():
-    """Few awaits of a play are tried: many questions before an await do not hide it."""
+    """Few awaits of a play are tried, and many questions before an await do not hide it."""
     assert only(Group(SwallowsAfterQuestions)).rule == "cancellation"
 
 
 @pytest.mark.parametrize("kind", [Asking, InParallel, AwaitsLater])
 def test_environments_may_ask_in_a_check(kind):
-    """A scripted policy answers every role, from the prompt alone, so that two plays are the same."""
+    """A scripted policy answers every role from the prompt alone, so that two plays are the same."""
     assert [str(found) for found in check_env(Group(kind))] == []
 
 
 def test_the_callers_policies_play_their_roles():
-    """A grader hears the policy that the caller gave for its role."""
+    """A policy that the caller gives for a role is used."""
     roles = {"grader": ScriptedReplies(lambda request: "7")}
     assert check_env(Group(grader=Marks()), roles=roles) == []
     assert {mark for _, mark in ASKED} == {"7"}
@@ -174,14 +174,14 @@ def test_the_callers_policies_play_their_roles():
 
 
 def test_a_grader_that_is_called_twice_gets_the_same_answers():
-    """A policy that draws its answers from the seed of a request does not make a grader look random."""
+    """A policy that draws its answers from the request's seed does not make a grader look random."""
     roles = {"grader": ScriptedReplies(lambda request: str(request.seed % 10))}
     assert check_env(Group(grader=Marks()), roles=roles) == []
     assert ASKED
 
 
-def test_answers_of_no_use_are_the_checks_and_not_the_graders():
-    """A grader that says clearly that it cannot read an answer does right; the check asks for another policy."""
+def test_an_unreadable_answer_is_not_the_graders_fault():
+    """A grader that clearly rejects an answer is right; the check asks for another policy."""
     violation = only(Group(grader=Marks()), roles={"grader": ScriptedReplies(lambda request: "splendid")})
     assert violation.rule == "answers"
     assert violation.message == (
@@ -191,15 +191,15 @@ def test_answers_of_no_use_are_the_checks_and_not_the_graders():
     assert violation.fix == "pass `roles={'grader': …}` to the check, a policy that answers as `Marks` expects"
 
 
-def test_a_grader_that_trips_over_an_answer_is_at_fault():
-    """What it raises then must be an error that says so."""
+def test_a_grader_that_fails_on_an_answer_is_at_fault():
+    """The grader must raise an error that says what is wrong with the answer."""
     violation = only(Group(grader=CarelessMarks()), roles={"grader": ScriptedReplies(lambda request: "splendid")})
     assert violation.rule == "grader"
     assert violation.message.startswith("`CarelessMarks.grade` raised ValueError(")
 
 
 def test_an_answerer_that_fails_is_reported_as_such():
-    """A role that cannot be played is no fault of the environment."""
+    """A role that cannot be played is not a fault of the environment."""
     violation = only(Group(), roles={"referee": ScriptedReplies(lambda request: PolicyError("the server is gone"))})
     assert violation.rule == "answers"
     assert "`Asking.step` could not use what the role 'referee' answered: RoleError(" in violation.message
@@ -207,24 +207,24 @@ def test_an_answerer_that_fails_is_reported_as_such():
 
 
 def test_an_env_that_asks_can_be_cancelled_while_waiting():
-    """An answer takes time, and a cancellation meanwhile must come out."""
+    """A cancellation that comes while an answer is awaited must propagate."""
     assert only(Group(Swallows)).rule == "cancellation"
 
 
 def test_an_env_must_await_what_it_asks_in_an_earlier_turn():
-    """An answer that no method awaits is late, even if other turns follow the question."""
+    """An answer that no method awaits is reported, even if other turns follow the question."""
     assert only(Group(ForgetsFirstAnswer)).rule == "roles"
 
 
 def test_a_grader_must_await_what_it_asks():
-    """An answer that comes after the grade is in no record."""
+    """An answer that comes after the grade would not be recorded."""
     violation = only(Group(grader=ForgetsTheAnswer()))
     assert violation.rule == "roles"
     assert violation.message == ("`ForgetsTheAnswer` asked the role 'grader', and ended before the answer came")
 
 
 @pytest.mark.parametrize("roles", [{"policy": ScriptedReplies(["a"])}, {"grader": "scripted:noisy"}])
-def test_roles_that_are_none_are_the_callers_mistake(roles):
-    """The policy itself is no role to give, and a name is no policy."""
+def test_invalid_roles_are_the_callers_mistake(roles):
+    """The role `policy` cannot be given, and a name is not a policy."""
     with pytest.raises((InputError, PolicyError), match="Expected"):
         check_env(Group(), roles=roles)
