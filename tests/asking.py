@@ -1,4 +1,4 @@
-"""Asks a viewer over HTTP as any program may, with whatever headers a test wants."""
+"""HTTP requests to a viewer, with any headers."""
 
 import http.client
 import json
@@ -10,7 +10,7 @@ from viewing import Viewer
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """The response."""
 
     status: int
     headers: Mapping[str, str]
@@ -18,7 +18,7 @@ class Reply(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body, read as JSON as a browser reads it: strictly."""
+        """The body as strict JSON, as a browser reads it."""
         return json.loads(self.body, parse_constant=_refuse)
 
 
@@ -36,7 +36,7 @@ def request(
     token: str | None = "",
     timeout: float = 120,
 ) -> Reply:
-    """Send one request, just so: the path is not made sound. By default with the right token, with None without."""
+    """Sends one request with the path unchanged; with the right token by default, without one if None."""
     parts = urlsplit(viewer.origin)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     sent = dict(headers or {})
@@ -56,19 +56,19 @@ def request(
 
 
 def ask(viewer: Viewer, question: str, **parameters: Any) -> Reply:
-    """Ask a question of the API; lists are repeated parameters."""
+    """Makes an API request; lists are repeated parameters."""
     return request(viewer, f"/api/{question}?{urlencode(list(_pairs(parameters)))}")
 
 
 def answer(viewer: Viewer, question: str, **parameters: Any) -> Any:
-    """The answer to a question that is answered."""
+    """The answer of a successful API request."""
     reply = ask(viewer, question, **parameters)
     assert reply.status == 200, reply.body
     return reply.json
 
 
 def post(viewer: Viewer, question: str, **body: Any) -> Reply:
-    """Post a question as JSON."""
+    """Posts a JSON body to the API."""
     return request(
         viewer,
         f"/api/{question}",

@@ -1,4 +1,4 @@
-"""Gives the tests a Chromium where there is none: the distribution's package where it may, else Playwright's."""
+"""Installs a Chromium for the tests if there is none: the distribution's package if possible, else Playwright's."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from browser import chromium_path
 
 
 def ways() -> Iterator[list[list[str]]]:
-    """What may bring one, as commands to run in turn, the preferred way first."""
+    """The commands that may install one, in order of preference."""
     rights = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if shutil.which("apt-get") and (not rights or shutil.which("sudo")):
         apt = [*rights, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
@@ -22,7 +22,7 @@ def ways() -> Iterator[list[list[str]]]:
 
 
 def main() -> int:
-    """Install a Chromium, quietly; say why where that fails."""
+    """Installs a Chromium, quietly; prints the reason if that fails."""
     try:
         if chromium_path():
             return 0

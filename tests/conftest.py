@@ -1,4 +1,4 @@
-"""What all tests have in common."""
+"""Settings and fixtures of all tests."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from file_reads import FileReads
 
-# Each process that scores imports its packages anew, which takes longer than what tests have it score.
+# Each scoring process imports its packages itself, which takes longer than what tests have it score.
 os.environ.setdefault("ROLLTRACE_WORKERS", "1")
 # Derived files are signed with a key of the tests', so that none is made in the user's configuration.
 os.environ["ROLLTRACE_CACHE_KEY"] = "tests"
@@ -24,7 +24,7 @@ settings.load_profile("normal")  # `make test-slow` chooses the other one
 
 @pytest.fixture
 def file_reads(monkeypatch: pytest.MonkeyPatch) -> FileReads:
-    """Which files a test has its process open and read."""
+    """The files that this process opens and reads during a test."""
     return FileReads(monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""The embedded model for tests, or the reason why there is none."""
+"""The embedded model for tests, or the reason why it is missing."""
 
 import importlib.util
 

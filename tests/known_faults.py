@@ -254,7 +254,7 @@ FAULTS = [
         "calls_not_shown",
         _CALLS,
         "the page does not read `tool_calls`",
-        tests=("tests/viewer/test_page_rollout.py::test_the_transcript_tells_each_message_once_in_order",),
+        tests=("tests/viewer/test_page_rollout.py::test_the_transcript_shows_each_message_once_in_order",),
         changes=((PAGE_SCRIPT, ".tool_calls", ".no_tool_calls"),),
     ),
     _in_records(_CALLS, fault_seeds.calls_not_recorded, "tool_result_without_call"),

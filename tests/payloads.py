@@ -1,4 +1,4 @@
-"""What a hostile model may write: taken for markup, each would set `window.hit`, reach out, hide or break the page."""
+"""Hostile text of a model: as markup, each would set `window.hit`, make a request, hide or break the page."""
 
 HIT = "window.hit=1"
 

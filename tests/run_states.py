@@ -1,4 +1,4 @@
-"""The state of a run as every reader tells it, for tests that expect them to agree."""
+"""The state of a run according to every reader, for tests that expect them to agree."""
 
 import json
 from pathlib import Path

@@ -39,7 +39,7 @@ def called(*calls: ToolCall, text: str = "") -> Completion:
 
 
 class Remembering:
-    """A policy that plays a list of answers and keeps an independent copy of all that it was sent and said."""
+    """A policy that plays a list of answers and keeps an independent copy of all prompts and answers."""
 
     name = "remembering"
     version: int | str | None = 3
@@ -63,7 +63,7 @@ class Remembering:
         assert request.identity is not None
         rollout = request.identity.id
         self.sent.setdefault(rollout, []).append([to_openai(message) for message in request.messages])
-        await asyncio.sleep(0)  # lets go of the loop, as any real policy does: whoever meddles can do so now
+        await asyncio.sleep(0)  # yields to the loop, as any real policy does, so that an env can mutate messages now
         answer = self.answers[min(request.step, len(self.answers) - 1)]
         if callable(answer) and not isinstance(answer, BaseException):
             answer = answer(request)
@@ -153,12 +153,12 @@ class Meddling(MessageEnv):
 
     def _hand_out(self) -> list[dict[str, Any]]:
         self.returned.append(copy.deepcopy(self.history))
-        # ... and once more behind the runner's back, as soon as anybody awaits anything.
+        # ... and again without the runner's knowledge, at the next await.
         asyncio.get_running_loop().call_soon(self.meddle)
         return self.history
 
     def meddle(self) -> None:
-        """Change what was handed out."""
+        """Changes what was handed out."""
         history = self.history
         if not history:
             return
@@ -228,7 +228,7 @@ class Stage(EnvGroupBuilder):
 
 
 class GradedStage(Stage):
-    """A stage whose group grader adds 100 times the index, and counts whom it saw."""
+    """A stage whose group grader adds 100 times the index, and records which members it saw."""
 
     seen: tuple[str, ...] = ()
 
@@ -246,20 +246,20 @@ async def play(path: Any, builders: Any, policy: Any, *, iteration: int = 0, **s
 
 
 def skip_time(seconds: float) -> None:
-    """Let the running loop believe that so much time has passed: its timers go off without anybody waiting."""
+    """Advances the loop's clock by this much: its timers fire without a wait."""
     loop = asyncio.get_running_loop()
     clock = loop.time
     loop.time = lambda: clock() + seconds  # type: ignore[method-assign]
 
 
 async def never(request: Request | None = None) -> None:
-    """An answer that does not come, though an hour passes."""
+    """An answer that never comes, although an hour passes."""
     skip_time(3600)
     await asyncio.Event().wait()
 
 
 def recorded(path: Any) -> list[Rollout]:
-    """What is on disk, by group, index and attempt."""
+    """The rollouts on disk, by group, index and attempt."""
     reader = RunReader(path)
     rollouts = sorted(reader.rollouts(), key=lambda rollout: (rollout.group, rollout.index, rollout.attempt))
     assert not reader.read_errors
@@ -267,7 +267,7 @@ def recorded(path: Any) -> list[Rollout]:
 
 
 def assert_faithful(rollout: Rollout, policy: Remembering) -> None:
-    """Each recorded prompt is exactly what the policy was sent, each response exactly what it said."""
+    """Asserts that each recorded prompt is what the policy was sent, and each response what it said."""
     sent = policy.sent.get(rollout.id, [])
     said = policy.said.get(rollout.id, [])
     assert len(rollout.steps) in (len(sent), len(sent) - 1)
@@ -286,7 +286,7 @@ GOOD_CALL = ToolCall("look", '{"at": "wall"}', id="c2")
 
 
 class Case:
-    """One row: played once with both graders, once without a group's, and what both records agree on."""
+    """One row of the table: played with both graders and without the group's, and what both records agree on."""
 
     def __init__(self, tmp_path, make, policy, *, limits=Limits(), grader=None, **settings):
         self.tmp_path = tmp_path
@@ -297,7 +297,7 @@ class Case:
         self.grader = grader or Counting()
 
     async def play(self):
-        """The rollout, the reward the group's grader made of it, and who was graded."""
+        """The rollout; the case keeps the group grader's reward and which rollouts were graded."""
         single = Stage(self.make, grader=self.grader)
         await play(self.tmp_path / "single", single, self.policy, limits=self.limits, **self.settings)
         [self.rollout] = recorded(self.tmp_path / "single")
@@ -325,7 +325,7 @@ class Case:
 
 
 def expect_limit(case, reason, *, total):
-    """A limit of the runner: not graded by the rollout's grader, graded by the group's."""
+    """Asserts a limit of the runner: not graded by the rollout's grader, graded by the group's."""
     rollout = case.rollout
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == (Status.OK, reason, StoppedBy.RUNNER)
     assert rollout.reward == pytest.approx(total)
@@ -334,7 +334,7 @@ def expect_limit(case, reason, *, total):
 
 
 def expect_failure(case, layer, kind):
-    """A failure: total null, nobody grades."""
+    """Asserts a failure: the total is null, and no grader is asked."""
     rollout = case.rollout
     assert (rollout.status, rollout.stop_reason) == (Status.ERROR, StopReason.ERROR)
     assert rollout.reward is None

@@ -24,24 +24,24 @@ def untyped(count=1, share=0.5, on=False, free=None, **rest):
 
 
 def test_text_becomes_what_the_annotation_says():
-    """Arguments from a command line are text, and reach the function as its types."""
+    """Arguments from a command line are text, and are converted to the function's types."""
     given = {"count": "3", "share": "0.25", "on": "true", "name": "7", "many": "[1, 2]", "place": "a/b"}
     assert call_with_arguments(typed, given, "it") == (3, 0.25, True, "7", [1, 2], Path("a/b"), None)
 
 
 def test_null_is_none_where_none_is_allowed():
-    """An optional argument can be taken back on the command line."""
+    """An optional argument can be set to null on the command line."""
     assert bind_arguments(typed, {"many": "null"}, "it") == {"many": None}
 
 
 def test_python_values_pass():
-    """A caller in Python gives values, also of types that no text can stand for."""
+    """Python callers may pass values, also of types without a text form."""
     given = {"count": 3, "on": True, "place": Path("x"), "function": len}
     assert bind_arguments(typed, given, "it") == given
 
 
 def test_without_annotation_the_default_tells_the_type():
-    """An unannotated argument with a plain default is converted to the default's type, others stay as they came."""
+    """Without an annotation a plain default gives the type; other arguments stay as they are."""
     given = {"count": "3", "share": "1", "on": "false", "free": "3", "more": "4"}
     assert call_with_arguments(untyped, given, "it") == (3, 1.0, False, "3", {"more": "4"})
 
@@ -56,20 +56,20 @@ def test_without_annotation_the_default_tells_the_type():
     ],
 )
 def test_a_wrong_type_is_named(given, message):
-    """A value that does not fit says which argument, what was expected and what came."""
+    """The error names the argument, what was expected and what came."""
     with pytest.raises(InputError) as caught:
         call_with_arguments(typed, given, "it")
     assert str(caught.value).startswith(message)
 
 
 def test_an_unknown_argument_suggests_the_nearest():
-    """A misspelt argument is answered with the one that was probably meant."""
+    """A misspelled argument is refused with the nearest one."""
     with pytest.raises(UnknownNameError, match=r"no argument of it 'cuont'\. Did you mean 'count'\?"):
         bind_arguments(typed, {"cuont": "1"}, "it")
 
 
 def test_a_missing_argument_is_named():
-    """What must be given and is not is named, unless the caller supplies it."""
+    """The error names a required argument that is missing, unless the caller supplies it."""
 
     def needs(size: int, seed: int):
         return size, seed
@@ -80,7 +80,7 @@ def test_a_missing_argument_is_named():
 
 
 def test_an_exception_of_the_function_is_an_input_error_with_its_cause():
-    """What a user's constructor raises is told as the reason why the thing could not be made; our own errors pass."""
+    """An exception in a user's constructor is the cause of an InputError; our own errors pass."""
 
     def breaks(own: bool = False):
         raise InputError("mine") if own else KeyError("oops")
@@ -93,7 +93,7 @@ def test_an_exception_of_the_function_is_an_input_error_with_its_cause():
 
 
 def test_unresolvable_annotations_are_left_alone():
-    """An annotation that exists only for a type checker does not stop the call."""
+    """An annotation that exists only for type checkers does not stop the call."""
 
     def vague(value: "NoSuchType" = None):  # noqa: F821
         return value

@@ -1,4 +1,4 @@
-"""The browser of the tests is found or installed, and leaves room for tests that run loops of their own."""
+"""The browser of the tests is found or installed, and does not interfere with tests that run their own loops."""
 
 import asyncio
 import shutil
@@ -32,7 +32,7 @@ def title(browser: "Browser") -> str:
 
 @pytest.mark.parametrize("turn", range(2), scope="module")
 async def test_async_tests_run_beside_an_open_browser(turn: int, opened: "Browser"):
-    """A browser that is open, but not in use, keeps no async test from running; and it is usable again afterwards."""
+    """A browser that is open, but not in use, does not prevent async tests, and is usable again afterwards."""
     await asyncio.sleep(0)
     assert opened.is_connected()
 
@@ -74,7 +74,7 @@ def install(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_browser_that_is_there_is_not_installed(machine: dict[str, str], tmp_path: Path):
-    """One on the PATH, or one that ROLLTRACE_CHROMIUM names, is enough; a name that does not run is told."""
+    """One on the PATH or in ROLLTRACE_CHROMIUM is enough; a name that does not run is reported."""
     tool(tmp_path / "path/apt-get", f"touch {tmp_path}/asked")
     tool(tmp_path / "mine", "exit 0")
     assert install(machine | {"ROLLTRACE_CHROMIUM": str(tmp_path / "mine")}).returncode == 0
@@ -87,7 +87,7 @@ def test_a_browser_that_is_there_is_not_installed(machine: dict[str, str], tmp_p
 
 
 def test_the_distributions_browser_is_installed(machine: dict[str, str], tmp_path: Path):
-    """A stand-in that does not run counts for nothing; lists of packages are fetched only where they are missing."""
+    """A stand-in that does not run is ignored; package lists are fetched only if they are missing."""
     tool(tmp_path / "path/chromium-browser", "exit 1")
     put = f"/bin/cp {tmp_path}/path/apt-get {tmp_path}/path/chromium"
     tool(tmp_path / "path/apt-get", f'echo "$*" >> {tmp_path}/asked; case "$*" in *install*chromium*) {put};; esac')
@@ -98,8 +98,8 @@ def test_the_distributions_browser_is_installed(machine: dict[str, str], tmp_pat
 
 
 @pytest.mark.slow  # Playwright tries its download several times
-def test_a_machine_that_cannot_have_a_browser_is_told(machine: dict[str, str], tmp_path: Path):
-    """Each way is tried in turn, and the message has what each said and the way out."""
+def test_a_machine_that_cannot_have_a_browser_says_why(machine: dict[str, str], tmp_path: Path):
+    """Each way is tried in turn, and the message has their output and what to do."""
     tool(tmp_path / "path/apt-get", 'case "$*" in *install*) echo no such package; exit 100;; esac')
     done = install(machine)
     assert done.returncode == 1

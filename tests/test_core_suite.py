@@ -46,10 +46,10 @@ def imported_modules(tree: ast.AST) -> set[str]:
 
 
 def uses_optional(tree: ast.AST) -> bool:
-    """Whether a file imports an optional package or names one in a text of its own, as for `importorskip`."""
+    """Whether a file imports an optional package or names one in a string, as for `importorskip`."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     names = {name.partition(".")[0] for name in texts | imported_modules(tree)}
-    return bool(names & (OPTIONAL | {"embedded"}))  # `embedded` skips where there is no embedded model
+    return bool(names & (OPTIONAL | {"embedded"}))  # `embedded` skips if there is no embedded model
 
 
 def module_name(path: Path) -> str:
@@ -68,14 +68,14 @@ def is_core(tree: ast.Module) -> bool:
 
 
 def test_tests_that_use_optional_packages_are_core():
-    """A test module that imports, names or skips on an optional package also runs where there is none."""
+    """A test module that imports, names or skips on an optional package also runs without the package."""
     trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in TESTS}
     assert [str(path) for path, tree in trees.items() if not is_core(tree) and uses_optional(tree)] == []
 
 
 @pytest.mark.skipif(not SOURCES, reason="the sources are in the checkout")
 def test_modules_that_use_optional_packages_have_core_tests():
-    """A module that looks for an optional package, or one that imports it, is imported by tests marked `core`."""
+    """A module that looks for an optional package, or imports such a module, is imported by tests marked `core`."""
     trees = {module_name(path): ast.parse(path.read_text()) for path in SOURCES}
     core_trees = [tree for tree in (ast.parse(path.read_text()) for path in TESTS) if is_core(tree)]
     imported = set().union(*map(imported_modules, core_trees))

@@ -41,7 +41,7 @@ def sound(tmp_path_factory):
 
 
 def read(path):
-    """What SQL and Python say about a run, and whether SQL, Python, the summary and the check report a loss."""
+    """What SQL and Python read from a run, and whether SQL, Python, the summary and the check report a loss."""
     with open_run(path) as run:
         rows = dict(run.sql("select id, reward from rollouts").fetchall())
         by_sql = run.problems
@@ -66,7 +66,7 @@ def get_each(path, ids):
 
 
 def view(path):
-    """The pages of the viewer, as far as their numbers are concerned."""
+    """The numbers on the viewer's pages."""
     library = OpenRuns(path.parent)
     try:
         api = Api(library)
@@ -84,7 +84,7 @@ def view(path):
 
 
 def corrupt(path, rng):
-    """Change one file in one way; returns what was done."""
+    """Changes one file in one way; returns what was done."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     file = rng.choice(files)
     data = bytearray(file.read_bytes())
@@ -114,7 +114,7 @@ def rewards(sound):
 
 
 def examine(sound, rewards, folder, seed):
-    """Corrupt a copy, and compare every reader with the run as it was."""
+    """Corrupts a copy, and compares every reader with the intact run."""
     rng = random.Random(seed)
     path = folder / "run"
     shutil.rmtree(path, ignore_errors=True)
@@ -137,7 +137,7 @@ def examine(sound, rewards, folder, seed):
 
 
 def test_some_corruptions(sound, rewards, tmp_path):
-    """A few of those below."""
+    """A few of the corruptions below."""
     for seed in range(5):
         examine(sound, rewards, tmp_path, seed)
 

@@ -1,4 +1,4 @@
-"""One tree of exceptions, drawn where they are."""
+"""One tree of exceptions, drawn in the module's docstring."""
 
 import builtins
 import inspect
@@ -32,7 +32,7 @@ def drawn_tree():
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_every_error_pickles(error):
-    """An error that crosses a process is the same error with the same message."""
+    """A pickled error has the same type and message."""
     back = pickle.loads(pickle.dumps(error("what was expected")))
     assert type(back) is error
     assert str(back) == "what was expected"
@@ -41,7 +41,7 @@ def test_every_error_pickles(error):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_every_error_has_one_base_and_a_builtin(error):
-    """All are `RolltraceError`, and each but that one is also the builtin that fits."""
+    """All are `RolltraceError`, and each but that one is also a fitting builtin."""
     assert issubclass(error, RolltraceError)
     own = [
         base
@@ -52,7 +52,7 @@ def test_every_error_has_one_base_and_a_builtin(error):
 
 
 def test_the_drawing_is_the_tree():
-    """The tree in the docstring is the real one: every class, its parent, and the builtin it inherits directly."""
+    """The tree in the docstring is the real one: every class, its parent, and its builtin."""
     real = {}
     for error in ERRORS:
         parents = [base.__name__ for base in error.__bases__ if base in ERRORS]
@@ -64,7 +64,7 @@ def test_the_drawing_is_the_tree():
 
 
 def test_unknown_names_suggest_the_nearest():
-    """The message says what was asked for, what is near, and what there is."""
+    """The message says what was asked for, the nearest names, and all names."""
     error = UnknownNameError.for_name("env", "arithmetics", ["calculator", "arithmetic"])
     assert str(error) == "There is no env 'arithmetics'. Did you mean 'arithmetic'? Known: arithmetic, calculator."
     assert str(UnknownNameError.for_name("env", "x", [])) == "There is no env 'x'."

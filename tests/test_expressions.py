@@ -51,14 +51,14 @@ VALUES = {
 
 @pytest.mark.parametrize(("text", "value"), VALUES.items())
 def test_values(text, value):
-    """Arithmetic as people write it has the value that it has on paper, exactly."""
+    """Arithmetic has its exact value."""
     found = evaluate(text)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_irrational_values_are_floats():
-    """Only what no fraction can hold becomes a float."""
+    """Only values that no fraction can hold become floats."""
     assert evaluate("sqrt(2)") == math.sqrt(2)
     assert evaluate("2 ** 0.3 + 1") == pytest.approx(2**0.3 + 1)
     assert evaluate("sqrt(2) ** 2") == pytest.approx(2)
@@ -134,7 +134,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_refused_with_its_place(text):
-    """Whatever is no bounded arithmetic gets the one error, which is short and says where."""
+    """Anything but bounded arithmetic raises the one error, which is short and says where."""
     with pytest.raises(ExpressionError) as caught:
         evaluate(text)
     message = str(caught.value)
@@ -162,14 +162,14 @@ def test_messages_help(text, message):
 
 
 def test_the_error_is_an_input_error_that_pickles():
-    """One class to catch, and it crosses processes."""
+    """There is one class to catch, and it pickles."""
     error = ExpressionError("no")
     assert isinstance(error, InputError)
     assert str(pickle.loads(pickle.dumps(error))) == "no"
 
 
 def test_nesting_is_allowed_up_to_the_bound():
-    """As deep as promised, and no deeper."""
+    """Nesting is allowed to the documented depth, and no deeper."""
     allowed = MAX_DEPTH - 1
     assert evaluate("(" * allowed + "1" + ")" * allowed) == 1
     with pytest.raises(ExpressionError, match="levels"):
@@ -177,7 +177,7 @@ def test_nesting_is_allowed_up_to_the_bound():
 
 
 def test_numbers_are_allowed_up_to_the_bound():
-    """As many digits as promised."""
+    """Numbers may have the documented number of digits."""
     assert evaluate("9" * MAX_LENGTH) == 10**MAX_DIGITS - 1
     assert evaluate(f"10 ** {MAX_DIGITS - 1}") == 10 ** (MAX_DIGITS - 1)
 
@@ -217,7 +217,7 @@ LEAVES = st.builds(
 
 @given(st.recursive(LEAVES, _combine, max_leaves=12))
 def test_agrees_with_fractions(tree):
-    """The value of any expression tree is what exact rational arithmetic gives; None is a division by zero."""
+    """The value of any expression tree equals exact rational arithmetic; None is a division by zero."""
     text, value = tree
     if value is None:
         with pytest.raises(ExpressionError, match="Division by zero"):
@@ -274,19 +274,19 @@ def test_any_text_gives_a_value_or_the_one_error(text):
     ],
 )
 def test_format(value, text):
-    """Numbers read as a person would write them: no noise, no trailing zeros, no fractions of one."""
+    """Numbers are formatted as a person would write them: no noise, no trailing zeros, no fractions of one."""
     assert format_number(value) == text
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(0, 9))
-def test_terminating_decimals_come_back_equal(units, places):
-    """What is written exactly reads back as the same value."""
+def test_terminating_decimals_are_read_back_equal(units, places):
+    """A number that is written exactly is parsed to the same value."""
     value = Fraction(units, 10**places)
     assert evaluate(format_number(value)) == value
 
 
 @given(st.fractions())
-def test_other_values_come_back_close(value):
-    """What is rounded keeps fifteen digits."""
+def test_other_values_are_read_back_close(value):
+    """A rounded number keeps fifteen digits."""
     back = evaluate(format_number(value))
     assert abs(back - value) <= abs(value) * Fraction(1, 10**14)

@@ -6,7 +6,7 @@ from rolltrace.imports import import_object
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Writes a module that this test alone can import."""
+    """Writes a module that only this test can import."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(name, text):
@@ -24,13 +24,13 @@ def test_names_and_paths_of_names_are_found(module):
 
 @pytest.mark.parametrize("spec", ["", "x", ":x", "x:"])
 def test_a_spec_of_another_form_is_refused(spec):
-    """Both halves are needed."""
+    """A spec without a module or a name is refused."""
     with pytest.raises(InputError, match=r"Expected thing as `package\.module:name`"):
         import_object(spec, "thing")
 
 
 def test_a_missing_module_is_named():
-    """A module that is not there is told apart from one that fails."""
+    """A missing module is told apart from one that fails."""
     with pytest.raises(InputError, match="There is no module 'no_such_package' for thing"):
         import_object("no_such_package.sub:x", "thing")
 
@@ -52,7 +52,7 @@ def test_a_module_that_fails_names_the_cause(module, name, text, cause):
 
 
 def test_a_missing_name_suggests_the_nearest_of_the_module(module):
-    """Only what the module defines itself is offered."""
+    """Only names that the module itself defines are suggested."""
     name = module("imports_near", "import os\nfrom pathlib import Path\nclass MyEnv: pass\n_hidden = 1\n")
     with pytest.raises(UnknownNameError, match=r"'MyEnvv'\. Did you mean 'MyEnv'\? Known: MyEnv\."):
         import_object(f"{name}:MyEnvv", "thing")

@@ -92,13 +92,13 @@ def python(tree):
 
 @pytest.fixture(scope="module")
 def runs(tree, python):
-    """Runs in which the new fields have values."""
+    """Runs with values in the new fields."""
     python("-c", RECORD, tree / "runs")
     return tree / "runs"
 
 
 def test_the_field_is_in_the_record_and_in_sql(python, runs):
-    """What was recorded is read from Python and from SQL; a step without the field has its default."""
+    """The value is read from Python and from SQL; a step without the field has its default."""
     found = json.loads(python("-c", READ, runs))["full"]
     assert found["record"] == [0.25, "Quite right.", "nan", {"teacher_scores.style": "fine"}]
     assert found["default"] == [None, {}]

@@ -29,13 +29,13 @@ ReplayReport replay_run
 
 
 def test_the_surface_is_this_list():
-    """Adding a public name, or losing one, is a decision: it changes this list."""
+    """Adding or removing a public name is a decision: it changes this list."""
     assert sorted(rolltrace.__all__) == sorted(PUBLIC.split())
     assert dir(rolltrace) == sorted(PUBLIC.split())
 
 
 def test_every_public_name_exists():
-    """Each name is there, and lives where type checkers are told it lives."""
+    """Each name exists, and is defined where the type stubs say."""
     tree = ast.parse(Path(rolltrace.__file__).with_suffix(".pyi").read_text())
     told = {
         alias.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -47,7 +47,7 @@ def test_every_public_name_exists():
 
 @pytest.mark.parametrize(("name", "own"), [("play", "workers"), ("regrade", "where")])
 def test_help_shows_the_parameters_of_both_twins(name, own):
-    """They are defined once, and neither shows `*args`."""
+    """The parameters are defined once, and neither shows `*args`."""
     twins = [inspect.signature(getattr(rolltrace, one)) for one in (name, f"{name}_async")]
     assert twins[0] == twins[1]
     assert twins[0].parameters[own].default is None
@@ -56,7 +56,7 @@ def test_help_shows_the_parameters_of_both_twins(name, own):
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    """The lazy surface answers like any module."""
+    """The lazy package raises AttributeError like any module."""
     assert not hasattr(rolltrace, "Enviroment")
 
 
@@ -68,7 +68,7 @@ def loaded_by(statement):
 
 
 def test_importing_the_package_loads_next_to_nothing():
-    """`import rolltrace` loads none of the parts, so that it stays cheap whatever they grow to."""
+    """`import rolltrace` loads none of the subpackages, so that it stays cheap."""
     loaded = {name for name in loaded_by("import rolltrace") if name.startswith("rolltrace")}
     assert loaded == {"rolltrace", "rolltrace.version"}
 

@@ -1,4 +1,4 @@
-"""What the README and the guide to the runner show is run."""
+"""The code of the README and of the guides is run."""
 
 import re
 import shlex
@@ -33,7 +33,7 @@ def test_the_python_runs(tmp_path):
 
 
 def test_the_first_environment_conforms(tmp_path):
-    """`check_env` finds nothing wrong with the README's first environment, from Python and from the shell."""
+    """`check_env` finds no violation in the README's first environment, from Python and from the shell."""
     (tmp_path / "first.py").write_text(blocks("python")[1])
     check = "import first, rolltrace; print(rolltrace.check_env(first.EchoGroup()))"
     shown = rolltrace_python(tmp_path, "-c", check)
@@ -43,20 +43,20 @@ def test_the_first_environment_conforms(tmp_path):
 
 
 def rolltrace_python(folder, *words):
-    """What a Python that runs in a folder prints."""
+    """The output of a Python program in a folder."""
     command = [sys.executable, "-X", "utf8", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", check=True).stdout
 
 
 def test_the_commands_run(tmp_path):
-    """Each `rolltrace` command of the README succeeds, in their order, in one directory."""
+    """Each `rolltrace` command of the README succeeds, in order, in one directory."""
     commands = re.findall(r"^\$ (rolltrace .*)$", "\n".join(blocks("console")), re.MULTILINE)
     assert len(commands) >= 4
     for command in commands:
         words = [sys.executable, "-m", *shlex.split(command)]
         ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, (command, ran.stderr)
-        assert ran.stdout or " -o " in command  # what writes a file prints no data
+        assert ran.stdout or " -o " in command  # a command that writes a file prints no data
     [transcript] = blocks("text")  # of the last command
     shown = ran.stdout.splitlines()
     assert [line for line in transcript.splitlines() if line not in shown] == ["  …"]
@@ -85,7 +85,7 @@ def test_the_commands_of_the_guide_to_the_runner_run(tmp_path):
 
 
 def test_the_guide_to_scale_runs(tmp_path):
-    """Its commands play in workers, and so does its first program; those whose packages are installed read it."""
+    """The commands, and the first program, play in workers; programs whose packages are installed read the run."""
     guide = (ROOT / "docs" / "guides" / "scale.md").read_text()
     play, *read = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
     (tmp_path / "play.py").write_text(play)
@@ -114,7 +114,7 @@ def test_the_guide_to_regrading_runs(tmp_path):
 
 
 def test_the_guide_to_recording_runs(tmp_path):
-    """The guide's blocks are one program, which records rollouts of a loop of its own and reads them back."""
+    """The guide's blocks are one program, which records rollouts of its own loop and reads them back."""
     guide = (ROOT / "docs" / "guides" / "record-your-loop.md").read_text()
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -130,7 +130,7 @@ def test_the_guide_to_recording_runs(tmp_path):
 
 @pytest.mark.skipif(not (ROOT / "src").exists(), reason="the tree is the checkout's")
 def test_the_tree_is_the_tree():
-    """The annotated tree names every room and root module, and no others."""
+    """The annotated tree names every package and root module, and no others."""
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("src/rolltrace/\n")[2].partition("docs/ ")[0]
     named = set(re.findall(r"^  (\S+)", tree, re.MULTILINE))
     folder = ROOT / "src" / "rolltrace"

@@ -28,7 +28,7 @@ SECRET_VALUES = [
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_secret_names(name):
-    """A name that ends in key, token and the like, or says secret or password, is a secret's."""
+    """A name that ends in key, token and the like, or contains secret or password, is a secret's."""
     assert is_secret_name(name)
     assert redact_mapping({name: "abc", "x": 1}) == {name: PLACEHOLDER, "x": 1}
 
@@ -43,7 +43,7 @@ def test_plain_names(name):
 
 @pytest.mark.parametrize("value", SECRET_VALUES)
 def test_secret_values(value):
-    """A value that looks like a key is one under any name, at any depth, and also inside a text."""
+    """A value that looks like a key is redacted under any name, at any depth, and inside a text."""
     assert redact_text(f"use {value} here") == f"use {PLACEHOLDER} here"
     assert redact_mapping({"url": [{"deep": value}]}) == {"url": [{"deep": PLACEHOLDER}]}
 
@@ -63,7 +63,7 @@ def test_secret_values(value):
     ],
 )
 def test_specifications(text, redacted):
-    """In a specification of a policy only the secret argument is replaced."""
+    """In a policy's spec only the secret argument is replaced."""
     assert redact_text(text) == (text if redacted is None else redacted)
 
 
@@ -102,7 +102,7 @@ def test_text_that_cannot_be_read_as_json_is_redacted_by_pattern(around):
 
 
 def test_numbers_and_empty_values_stay():
-    """Numbers, truth values, null and empty text are no secrets."""
+    """Numbers, bools, null and empty text are not secrets."""
     arguments = {"token": 3, "key": None, "password": "", "secret": False}
     assert redact_mapping(arguments) is arguments
 
@@ -114,7 +114,7 @@ NESTED = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dic
 
 @given(st.dictionaries(NAMES, NESTED, max_size=5))
 def test_redacting_twice_changes_nothing(arguments):
-    """What is redacted stays as it is, and has the same names in the same places."""
+    """Redaction is idempotent, and the names stay in their places."""
     once = redact_mapping(arguments)
     assert redact_mapping(once) == once
     assert list(once) == list(arguments)

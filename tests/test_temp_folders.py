@@ -1,4 +1,4 @@
-"""Temporary folders: gone with their process or with the next command, and a full disk there is told."""
+"""Temporary folders are removed with their process or by the next command, and a full disk is reported."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """A temporary directory of the test's own."""
+    """The test's own temporary directory."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     return tmp_path / "tmp"
@@ -48,8 +48,8 @@ def rolltrace(*words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_killed_query_leaves_nothing_for_good(run, place):
-    """What a query that was killed left is removed by the next command; what one that is alive uses is not."""
+def test_leftovers_of_a_killed_query_are_removed(run, place):
+    """The next command removes what a killed query left, but not what a running one uses."""
     command = [sys.executable, "-m", "rolltrace", "query", str(run), LONG]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -71,14 +71,14 @@ def test_a_killed_query_leaves_nothing_for_good(run, place):
 
 @pytest.mark.parametrize("words", [("query", "select count(*) from messages"), ("summary",), ("check",), ("show",)])
 def test_commands_leave_nothing(run, place, words):
-    """A command that ends by itself leaves the temporary directory as it was."""
+    """A command that ends normally leaves the temporary directory as it was."""
     verb, *more = words
     assert rolltrace(verb, run, *more).returncode == 0
     assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("query", "select count(*) from messages"), ("check",), ("summary",)])
-def test_a_full_temporary_directory_is_told(run, place, words):
+def test_a_full_temporary_directory_is_reported(run, place, words):
     """The command ends with exit code 1 and one sentence that says where and what to do."""
     verb, *more = words
     ended = subprocess.run(
@@ -110,7 +110,7 @@ def test_check_of_a_small_run_ends_if_the_temporary_directory_is_full(tmp_path, 
 
 
 def test_only_abandoned_folders_of_ours_are_removed(tmp_path, monkeypatch):
-    """A folder is removed if its lock is free; what has another name, no lock or is a link stays."""
+    """A folder is removed if its lock is free; one with another name, without a lock, or a link stays."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine = make_folder()
     dead, foreign, other, linked = (tmp_path / name for name in ("rolltrace-dead", "rolltrace-x", "other", "target"))

@@ -1,4 +1,4 @@
-"""Hostile text made visible."""
+"""Escaping hostile text."""
 
 import json
 import unicodedata
@@ -11,8 +11,8 @@ from rolltrace.terminal_text import escape_json, escape_line, escape_text
 
 
 @given(st.text())
-def test_nothing_that_steers_a_terminal_is_left(text):
-    """Of control, formatting and separator characters only the allowed ones come out, whatever goes in."""
+def test_no_terminal_control_is_left(text):
+    """Of control, formatting and separator characters only the allowed ones come out, for any input."""
     for shown, allowed in ((escape_text(text), "\n\t\u200c\u200d"), (escape_line(text), "\u200c\u200d")):
         steering = {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
         assert steering <= set(allowed)
@@ -20,7 +20,7 @@ def test_nothing_that_steers_a_terminal_is_left(text):
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_escaped_json_means_the_same(text):
-    """Escaping what could steer a terminal does not change what a JSON line says."""
+    """Escaping control characters does not change the meaning of a JSON line."""
     line = json.dumps({"text": text}, ensure_ascii=False)
     assert json.loads(escape_json(line)) == {"text": text}
     assert {c for c in escape_json(line) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")} <= {"\n"}
@@ -41,7 +41,7 @@ def test_escaped_json_means_the_same(text):
     ],
 )
 def test_what_is_shown(hostile, shown):
-    """Each kind of unseen character has a picture or its number; ordinary text of any language is left alone."""
+    """Each kind of invisible character is shown as a symbol or number; ordinary text of any language is unchanged."""
     assert escape_text(hostile) == shown
 
 

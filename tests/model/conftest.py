@@ -1,4 +1,4 @@
-"""The embedded model, and what its server says of texts and ids."""
+"""The embedded model, and its server's view of texts and ids."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def model():
 
 
 class Tokenizer:
-    """Asks the model's server directly, beside the policy."""
+    """Makes requests to the model's server directly, without the policy."""
 
     def __init__(self, session, address):
         self._session = session
@@ -30,7 +30,7 @@ class Tokenizer:
         return (await self._ask("/detokenize", {"tokens": list(ids)}))["content"] if ids else ""
 
     async def without_special(self, ids):
-        """The ids less those that stand around messages."""
+        """The ids without the special ones around messages."""
         if self._special is None:
             marks = {"content": "<|im_end|><|im_start|><|endoftext|>", "parse_special": True}
             self._special = (await self._ask("/tokenize", marks))["tokens"]
@@ -38,7 +38,7 @@ class Tokenizer:
         return [token for token in ids if token not in self._special]
 
     async def prompt(self, messages, tools=()):
-        """What the model reads where it is sent these messages and tools."""
+        """The prompt text that the model reads for these messages and tools."""
         fields = {"messages": [to_openai(message) for message in messages]}
         if tools:
             fields["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]

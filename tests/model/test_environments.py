@@ -1,4 +1,4 @@
-"""Environments played with the embedded model, on disk, with the tokens that it drew."""
+"""Environments played with the embedded model, on disk, with the sampled tokens."""
 
 from itertools import accumulate, pairwise
 
@@ -29,13 +29,13 @@ RUBRIC = b'{"id": "trees", "prompt": "Name three trees.", "criteria": [{"text": 
 
 
 async def play_env(path, model, env, args=None, *, episodes=2, **settings):
-    """Play one group of an environment and give what is on disk."""
+    """Plays one group of an environment and returns what is on disk."""
     builders = iterate_groups(load_env(env, args or {}), iteration=0, groups=1, episodes=episodes, seed=3)
     return await play_builders(path, model, list(builders), **settings)
 
 
 async def play_builders(path, model, builders, **settings):
-    """Play, with the embedded model in every role that nobody else has, and give what is on disk."""
+    """Plays with the embedded model in every role without another policy; returns what is on disk."""
     settings = {"limits": LIMITS, "sampling": SAMPLING, **settings}
     with create_run(path, trace=Recording(tokens=True)) as run:
         runner = Runner(model, sink=run, concurrency=4, seed=3, **settings)
@@ -47,7 +47,7 @@ async def play_builders(path, model, builders, **settings):
 
 
 async def assert_tokens(rollouts, tokenizer):
-    """Each step has the ids that the model was sent and those that it drew, and they read as the recorded texts do."""
+    """Asserts that each step has the prompt's and the sampled ids, which decode to the recorded texts."""
     assert rollouts
     for rollout in rollouts:
         assert rollout.steps
@@ -61,7 +61,7 @@ async def assert_tokens(rollouts, tokenizer):
             assert await tokenizer.text(whole) == await tokenizer.prompt(step.trace.prompt, tools)
             written = await tokenizer.text(await tokenizer.without_special(tokens.response))
             assert written == (step.trace.policy_response.content if step.raw is None else step.raw)
-            if tokens.logprobs is None:  # llama.cpp tells none for parts of a character
+            if tokens.logprobs is None:  # llama.cpp gives none for parts of a character
                 assert not written.isascii()
                 assert tokens.char_lengths is None
             else:
@@ -73,7 +73,7 @@ async def assert_tokens(rollouts, tokenizer):
 
 
 async def assert_char_lengths(tokens, written, tokenizer):
-    """The char_lengths cut the step's text up into the texts of its tokens; a special one has none."""
+    """Asserts that the char_lengths split the step's text into its tokens' texts; a special token has none."""
     ends = [0, *accumulate(tokens.char_lengths)]
     slices = [written[start:end] for start, end in pairwise(ends)]
     visible = await tokenizer.without_special(tokens.response)
@@ -81,7 +81,7 @@ async def assert_char_lengths(tokens, written, tokenizer):
 
 
 def assert_calls(calls, role, policy=NAME):
-    """Each call of another role names who answered, and has the question and the answer."""
+    """Asserts that each call of another role has its policy, prompt and reply."""
     assert calls
     for call in calls:
         assert (call.role, call.policy) == (role, policy)
@@ -92,7 +92,7 @@ def assert_calls(calls, role, policy=NAME):
 
 
 async def test_arithmetic(tmp_path, model, tokenizer):
-    """A problem is answered and scored, by each member of the group in its own way."""
+    """A problem is answered and scored, differently by each member of the group."""
     rollouts = await play_env(tmp_path / "run", model, "arithmetic")
     await assert_tokens(rollouts, tokenizer)
     assert [rollout.status for rollout in rollouts] == [Status.OK, Status.OK]
@@ -101,7 +101,7 @@ async def test_arithmetic(tmp_path, model, tokenizer):
 
 
 async def test_calculator(tmp_path, model, tokenizer):
-    """The model reads which tools there are."""
+    """The model's prompt lists the tools."""
     rollouts = await play_env(tmp_path / "run", model, "calculator")
     await assert_tokens(rollouts, tokenizer)
     for rollout in rollouts:
@@ -110,9 +110,9 @@ async def test_calculator(tmp_path, model, tokenizer):
 
 
 async def test_a_tool_call(tmp_path, model, tokenizer):
-    """A call that the model wrote is run; its text is what the tokens say, and the next prompt goes on from there."""
+    """A call that the model wrote is run; its text is that of the tokens, and the next prompt continues it."""
     messages = []
-    for expression in ("1 + 1", "5 + 2", "3 + 4"):  # it takes examples until a model this small does as it is told
+    for expression in ("1 + 1", "5 + 2", "3 + 4"):  # a model this small needs examples to call a tool
         messages.append(Message("user", f"Repeat exactly:\n{CALL % expression}"))
         messages.append(Message("assistant", CALL % expression))
     stage = Stage(lambda number: ToolEnv(messages[:-1], [calculator_tool()], max_turns=2))
@@ -128,7 +128,7 @@ async def test_a_tool_call(tmp_path, model, tokenizer):
 
 
 async def test_rubric(tmp_path, model, tokenizer):
-    """The model grades itself; what it says is on record, and a score that cannot be read is a grader's failure."""
+    """The model grades itself; its replies are recorded, and an unreadable score is a failure of the grader."""
     (tmp_path / "trees.jsonl").write_bytes(RUBRIC)
     args = {**PATIENT, "data": str(tmp_path / "trees.jsonl"), "max_tokens": 12}
     rollouts = await play_env(tmp_path / "run", model, "rubric", args)
@@ -142,7 +142,7 @@ async def test_rubric(tmp_path, model, tokenizer):
 
 
 async def test_rubric_with_a_grammar(tmp_path, model, tokenizer):
-    """Held to a grammar the model gives scores that can be read, and its part has a name of its own."""
+    """With a grammar the model gives readable scores, and its role has a policy name of its own."""
     grader = embedded_model(name="strict", extra={"grammar": 'root ::= "Score: 0." [0-9]'})
     (tmp_path / "trees.jsonl").write_bytes(RUBRIC)
     args = {**PATIENT, "data": str(tmp_path / "trees.jsonl")}
@@ -158,7 +158,7 @@ async def test_rubric_with_a_grammar(tmp_path, model, tokenizer):
 
 
 async def test_preference(tmp_path, model, tokenizer):
-    """The model judges its own answers; each has a reward, or a score that says why there is none."""
+    """The model judges its own answers; each has a reward, or a null score that says why."""
     args = {**PATIENT, "max_tokens": 12, "pattern": "one_way"}
     rollouts = await play_env(tmp_path / "run", model, "preference", args)
     await assert_tokens(rollouts, tokenizer)
@@ -173,7 +173,7 @@ async def test_preference(tmp_path, model, tokenizer):
 
 
 async def test_preference_with_a_grammar(tmp_path, model, tokenizer):
-    """Held to a grammar the model prefers one of two, and their rewards are opposite."""
+    """With a grammar the model prefers one of two, and their rewards are opposite."""
     judge = embedded_model(name="strict", extra={"grammar": 'root ::= "Preference: " [AB]'})
     args = {**PATIENT, "pattern": "one_way", "format_coef": 0.0}
     rollouts = await play_env(tmp_path / "run", model, "preference", args, roles={"grader": judge})
@@ -185,7 +185,7 @@ async def test_preference_with_a_grammar(tmp_path, model, tokenizer):
 
 
 async def test_guess_number(tmp_path, model, tokenizer):
-    """A conversation goes on: the second prompt holds the first answer, whose ids are not stored again."""
+    """The second prompt holds the first answer, whose ids are not stored again."""
     rollouts = await play_env(tmp_path / "run", model, "guess_number")
     await assert_tokens(rollouts, tokenizer)
     for rollout in rollouts:
@@ -196,7 +196,7 @@ async def test_guess_number(tmp_path, model, tokenizer):
 
 
 async def test_twenty_questions(tmp_path, model, tokenizer):
-    """The model is asked as the answerer too, in a conversation of its own."""
+    """The model is asked as the answerer too, in its own conversation."""
     asking = embedded_model(extra={"grammar": 'root ::= "Is it " [a-z]+ "?"'})
     rollouts = await play_env(tmp_path / "run", asking, "twenty_questions", PATIENT, roles={"answerer": model})
     await asking.close()
