@@ -1,4 +1,4 @@
-"""Building blocks for tests that play rollouts: a policy that remembers, an env that meddles, builders and a stage."""
+"""Building blocks for tests that play rollouts: a recording policy, a mutating env, builders and a stage."""
 
 import asyncio
 import copy

@@ -1,6 +1,6 @@
 """Writes the golden lines of format version 2: run once, from this folder's parent, when a case is added.
 
-A line that is there is never changed: readers must read it for ever. `python tests/golden/make_v2.py` therefore writes
+A line that is there is never changed: readers must always read it. `python tests/golden/make_v2.py` therefore writes
 only cases that have no file yet.
 """
 
