@@ -42,7 +42,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class FakeChatServer(asyncio.Protocol):
-    """A server as cheap as can be: reads requests of a stated length, and answers each a little later."""
+    """A minimal server: reads requests of a stated length, and answers each a little later."""
 
     received = 0
     """Requests so far, of all connections."""
@@ -65,11 +65,11 @@ class FakeChatServer(asyncio.Protocol):
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody calls."""
+        """A client connects."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer each request that is whole."""
+        """Answers each complete request."""
         self._received += data
         while (end := self._received.find(_HEAD_END)) >= 0:
             head = self._received[:end].lower()
@@ -89,7 +89,7 @@ class FakeChatServer(asyncio.Protocol):
 
 
 async def serve(latency: float, tell_at: int) -> None:
-    """Say the port, and answer until nobody holds the other end of standard input; say when so many have asked."""
+    """Prints the port, answers until standard input is closed, and reports when this many requests are waiting."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: FakeChatServer(latency, tell_at), "127.0.0.1", 0, backlog=2048)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -99,7 +99,7 @@ async def serve(latency: float, tell_at: int) -> None:
 
 @contextlib.contextmanager
 def server(latency: float, tell_at: int = 0) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The base URL of a server in a process of its own, and what reads a line that it tells."""
+    """The base URL of a server in its own process, and a function that reads a line of its output."""
     words = [sys.executable, __file__, "--serve", str(latency), str(tell_at)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ours
     with process:
@@ -116,13 +116,13 @@ def problem(number: int) -> EnvGroupBuilder:
 
 
 async def play(run: RunWriter, policy: EndpointPolicy, numbers: Iterator[int], in_flight: int) -> int:
-    """Play all, and forget each group when it has ended."""
+    """Plays all groups, and drops each when it has ended."""
     results: AsyncIterator[GroupResult] = Runner(policy, sink=run, concurrency=in_flight).play(map(problem, numbers))
     return sum([len(group.rewards) - group.rewards.count(None) async for group in results])
 
 
 async def with_rolltrace(url: str, requests: int, in_flight: int) -> int:
-    """So many rollouts of one turn, recorded in full; gives how many have a reward."""
+    """Plays this many rollouts of one turn, recorded in full; returns how many have a reward."""
     policy = EndpointPolicy(MODEL, url, max_in_flight=in_flight)
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder) / "run", trace="full") as run:
         with raised_gc_threshold():  # as `rolltrace.play` and `rolltrace run` do
@@ -132,7 +132,7 @@ async def with_rolltrace(url: str, requests: int, in_flight: int) -> int:
 
 
 async def with_policy(url: str, requests: int, in_flight: int) -> int:
-    """So many requests of the endpoint policy alone, without a runner or a record; gives how many were answered."""
+    """Makes this many requests with the endpoint policy alone, without a runner; returns how many succeeded."""
     policy = EndpointPolicy(MODEL, url, max_in_flight=in_flight)
 
     async def ask(number: int) -> bool:
@@ -145,7 +145,7 @@ async def with_policy(url: str, requests: int, in_flight: int) -> int:
 
 
 async def with_package(url: str, requests: int, in_flight: int) -> int:
-    """So many requests of the bare package; gives how many were answered."""
+    """Makes this many requests with the bare package; returns how many succeeded."""
     from openai import AsyncOpenAI
 
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
@@ -161,7 +161,7 @@ async def with_package(url: str, requests: int, in_flight: int) -> int:
 
 
 async def _in_flight(ask: Callable[[int], Awaitable[bool]], requests: int, in_flight: int) -> int:
-    """Ask so often, so many at a time; gives how many were answered."""
+    """Makes this many requests with bounded concurrency; returns how many succeeded."""
     numbers = iter(range(requests))
 
     async def keep_asking() -> int:
@@ -185,7 +185,7 @@ def once(client: Client, url: str, requests: int, in_flight: int) -> tuple[float
 
 
 def resident_megabytes() -> float:
-    """The memory that this process holds now; where the system does not say, the most it ever held."""
+    """The resident memory of this process, or its peak if the system does not report the current one."""
     with contextlib.suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
@@ -193,7 +193,7 @@ def resident_megabytes() -> float:
 
 
 async def memory(url: str, rollouts: int, in_flight: int) -> list[dict[str, Any]]:
-    """What is held after each part of one long play."""
+    """The resident memory after each part of one long play."""
     rows = []
     policy = EndpointPolicy(MODEL, url, max_in_flight=in_flight)
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder) / "run", trace="full") as run:
@@ -206,7 +206,7 @@ async def memory(url: str, rollouts: int, in_flight: int) -> list[dict[str, Any]
 
 
 def stop(in_flight: int) -> dict[str, Any]:
-    """How long the command takes to end after Ctrl-C, with so many requests waiting, and what it has recorded then."""
+    """The time that the command takes to end after Ctrl-C with many requests waiting, and what it has recorded."""
     with tempfile.TemporaryDirectory() as folder, server(_NEVER, tell_at=in_flight) as (url, hear):
         words = [sys.executable, "-m", "rolltrace", "run", "arithmetic", "--policy", f"openai:{MODEL}@{url}"]
         words += ["--groups", str(in_flight), "--group-size", "1", "--concurrency", str(in_flight), "--out", "run"]
@@ -234,7 +234,7 @@ def _package_version(name: str) -> str | None:
 
 
 def compare(url: str, options: Any) -> list[dict[str, Any]]:
-    """All clients in turn, round after round; a row for each that is installed, with its ratios to the package."""
+    """Measures all clients in turn, in rounds; returns a row for each that is installed, with ratios to the package."""
     clients: dict[str, tuple[Client, int]] = {
         "rolltrace, Runner": (with_rolltrace, options.requests),
         "rolltrace, policy alone": (with_policy, options.requests),
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.in_flight, options.latency, options.rounds = 10, 0.001, 1
     measure.warm_allocator()
     with server(options.latency) as (url, _):
-        # Memory first: what the package leaves behind must not hide what a long play takes.
+        # Memory first, so that what the package leaves behind does not hide what a long play takes.
         held = asyncio.run(memory(url, options.rollouts, options.in_flight))
         speed = compare(url, options)
     stopped = [stop(options.in_flight) for _ in range(options.rounds)]

@@ -31,7 +31,7 @@ _HOTTEST = 25
 
 
 class OneTurn(Env):
-    """Shows one message and rewards whatever comes back: what is left is the engine."""
+    """Shows one message and rewards any reply, so that only the engine is measured."""
 
     takes_any_completion = True
 
@@ -48,7 +48,7 @@ class OneTurn(Env):
 
 
 class OneTurnGroup(EnvGroupBuilder):
-    """Plays one question as often as asked."""
+    """Plays one question for the given number of episodes."""
 
     env = "one_turn"
 
@@ -63,7 +63,7 @@ class OneTurnGroup(EnvGroupBuilder):
 
 
 def problem_group(number: int, episodes: int) -> ProblemGroup:
-    """A built-in environment, which reads the reply and checks the answer."""
+    """A built-in environment, which parses the reply and checks the answer."""
     question = f"What is {number} + 1?"
     return ProblemGroup(
         env="problem", task=str(number), question=question, reference="7", episodes=episodes, seed=number
@@ -74,14 +74,14 @@ ENVS: dict[str, Callable[[int, int], EnvGroupBuilder]] = {"one_turn": OneTurnGro
 
 
 async def play(run: RunWriter, builders: Iterator[EnvGroupBuilder], in_flight: int) -> int:
-    """Play all, and forget each group when it has ended."""
+    """Plays all groups, and drops each when it has ended."""
     runner = Runner(ScriptedReplies([REPLY]), sink=run, concurrency=in_flight)
     results: AsyncIterator[GroupResult] = runner.play(builders)
     return sum([len(group.members) async for group in results])
 
 
 def once(env: str, level: str, options: Any) -> tuple[float, float]:
-    """Rollouts per second of CPU, the writer's thread included, and of wall time, until all are on the disk."""
+    """Rollouts per second of CPU (with the writer's thread) and of wall time, until all are on disk."""
     groups = max(1, options.rollouts // options.group_size)
     builders = (ENVS[env](number, options.group_size) for number in range(groups))
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder) / "run", trace=level) as run:

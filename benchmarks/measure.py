@@ -1,4 +1,4 @@
-"""What the benchmarks share: real-looking text, interleaved rounds, the machine they ran on, a table or one object."""
+"""Shared parts of the benchmarks: realistic text, interleaved rounds, the machine, and a table or one JSON object."""
 
 import argparse
 import itertools
@@ -21,7 +21,7 @@ _WARM_BYTES = 32 << 20
 
 
 class MarkovText:
-    """Endless English-like text: a chain of word pairs, learnt from the language reference that Python ships."""
+    """Endless English-like text: a Markov chain of word pairs from the language reference that Python ships."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = random.Random(seed)  # noqa: S311 - not for secrets
@@ -32,7 +32,7 @@ class MarkovText:
         self._word = words[0]
 
     def words(self, count: int) -> str:
-        """So many words that were never said in this order before."""
+        """So many words, in a new order."""
         said = []
         for _ in range(count):
             self._word = self._rng.choice(self._followers.get(self._word, ["The"]))
@@ -59,7 +59,7 @@ def _reference() -> list[str]:
 
 
 def warm_allocator() -> None:
-    """Allocate and free a large block: a process that never did pays for its first megabytes page by page."""
+    """Allocates and frees a large block: a process that never did pays for its first megabytes page by page."""
     block = bytearray(_WARM_BYTES)
     del block
 
@@ -72,18 +72,18 @@ def cpu_seconds(action: Callable[[], Any]) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one."""
+    """The median."""
     return statistics.median(values)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of all lies."""
+    """The value below which this fraction lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process ever held; on macOS the system counts in bytes."""
+    """The peak memory of this process; macOS reports it in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
@@ -94,7 +94,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Where this ran, and with what."""
+    """The machine and the versions."""
     return {
         "machine": platform.machine(),
         "system": platform.system(),
@@ -129,7 +129,7 @@ def print_report(report: Mapping[str, Any], tables: Mapping[str, Sequence[Mappin
     from rich.console import Console
     from rich.table import Table
 
-    # Where nobody looks at a terminal, a table must not be cut to one's width.
+    # If the output is not a terminal, a table must not be truncated to a terminal's width.
     console = Console() if sys.stdout.isatty() else Console(width=160)
     for title, rows in tables.items():
         table = Table(title=title, title_justify="left")

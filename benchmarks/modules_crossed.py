@@ -23,7 +23,7 @@ import rolltrace
 
 
 class Echo:
-    """A policy that repeats what it was told."""
+    """A policy that repeats the last message."""
 
     name = "echo"
     version = None
@@ -39,7 +39,7 @@ class Echo:
 
 
 class Crossed:
-    """The modules of the package whose functions are called, in every thread that was started after this was made."""
+    """The modules of the package whose functions are called, in every thread that starts after this was made."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -66,7 +66,7 @@ def _is_function(code: CodeType) -> bool:
 
 
 async def to_disk(out: Path) -> list[str]:
-    """The modules that a rollout crosses until it is on the disk."""
+    """The modules that a rollout crosses until it is on disk."""
     crossed = Crossed()
     with rolltrace.create_run(out) as run:
         runner = rolltrace.Runner(Echo(), sink=run)
@@ -99,7 +99,7 @@ def to_page(run: Path) -> list[str]:
 
 
 def ask_page(address: str, run: str, rollout: str) -> None:
-    """Have the viewer answer with a rollout."""
+    """Makes the viewer answer with a rollout."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     headers = {"Authorization": f"Bearer {parse_qs(parts.query)['token'][0]}"}

@@ -30,7 +30,7 @@ SERVER += "print(s.get_host_and_port()[1], flush=True); import sys; sys.stdin.re
 
 
 def write(group: str, seconds: float) -> None:
-    """Record ten rollouts a second."""
+    """Records ten rollouts a second."""
     deadline = time.monotonic() + seconds
     index = 0
     with rolltrace.create_run(ADDRESS, join=True, continues=()) as run:
@@ -42,7 +42,7 @@ def write(group: str, seconds: float) -> None:
 
 
 class Watch:
-    """The ages of the rollouts that one way of looking has shown."""
+    """The ages of the rollouts that one reader has shown."""
 
     def __init__(self, seconds: float, look: Callable[[], Iterator[tuple[str, float]]]) -> None:
         self.ages: list[float] = []
@@ -53,7 +53,7 @@ class Watch:
         self._next = 0.0
 
     def look_if_due(self) -> None:
-        """Look, and note the age of what is new."""
+        """Looks if it is time, and notes the age of new rollouts."""
         if (began := time.monotonic()) < self._next:
             return
         self._next = began + self._seconds

@@ -69,7 +69,7 @@ def started(*words: str) -> Iterator[tuple[str, int]]:
 
 
 async def stream(client: aiohttp.ClientSession, address: str, delay: float) -> tuple[float, list[float]]:
-    """The time to the first byte, and how late each chunk came, in milliseconds."""
+    """The time to the first byte, and the delay of each chunk, in milliseconds."""
     await asyncio.sleep(delay)
     began, late = time.perf_counter(), []
     first = 0.0
@@ -100,7 +100,7 @@ async def latencies(addresses: Sequence[str], streams: int, rounds: int) -> list
 
 
 async def throughput(address: str, requests: int, concurrency: int) -> float:
-    """Answers at once, as many a second as go."""
+    """Requests without streaming, as many a second as possible."""
     left = iter(range(requests))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
 
@@ -115,13 +115,13 @@ async def throughput(address: str, requests: int, concurrency: int) -> float:
 
 
 def cpu_seconds(process: int) -> float:
-    """What a process has used."""
+    """The CPU time of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_all(streams: int, rounds: int, requests: int) -> dict[str, list[dict[str, Any]]]:
-    """Both ways, at a load that leaves the proxy time, and at saturation."""
+    """Measures both ways, at a load below the proxy's capacity, and at saturation."""
     with tempfile.TemporaryDirectory() as folder, started(__file__, "--serve") as (server, _):
         words = ("-m", "rolltrace", "proxy", "--upstream", server, "--out", f"{folder}/run")
         with started(*words) as (proxy, process):

@@ -66,7 +66,7 @@ QUESTIONS = {
 
 
 def write(path: Path, count: str) -> dict[str, Any]:
-    """Write the run; the time to make up the rollouts is not counted."""
+    """Writes the run; the time to generate the rollouts is not counted."""
     rollouts = int(count)
     texts, rng = _texts(rollouts), random.Random(0)  # noqa: S311 - not for secrets
     cpu = wall = 0.0
@@ -95,7 +95,7 @@ def _texts(rollouts: int) -> list[str]:
 
 
 def scatter(path: Path, count: str, segments: str, writers: str) -> dict[str, Any]:
-    """Write the same in many small segments from several writers, of which every second one is not closed."""
+    """Writes the same in many small segments from several writers, half of which are not closed."""
     rollouts, texts, rng = int(count), _texts(int(count)), random.Random(0)  # noqa: S311 - not for secrets
     kept: list[str] = []
     size = Recording(segment_bytes=max(4_096, 4_431 * rollouts // int(segments)))
@@ -117,7 +117,7 @@ def scatter(path: Path, count: str, segments: str, writers: str) -> dict[str, An
 
 
 def late_scores(path: Path) -> dict[str, Any]:
-    """Write a late score for every rollout, of the same value, so that listings are about the same rollouts."""
+    """Writes a late score for every rollout, of the same value, so that listings have the same rollouts."""
     with open_run(path) as run:
         rewards = run.sql("select id, reward from rollouts").fetchall()
     with create_run(path, join=True) as writer:
@@ -126,7 +126,7 @@ def late_scores(path: Path) -> dict[str, Any]:
 
 
 def play(run: RunWriter, number: int, said: Sequence[str], luck: float) -> None:
-    """Write one rollout."""
+    """Writes one rollout."""
     _play(run.begin(_header(run, number)), said, luck, run)
 
 
@@ -165,7 +165,7 @@ def _play(rollout_builder: RolloutBuilder, said: Sequence[str], luck: float, run
 
 
 def compress(path: Path) -> dict[str, Any]:
-    """Compress what the writer has not compressed already while it wrote."""
+    """Compresses what the writer has not already compressed."""
     plain = [segment for segment in closed_segments(RunReader(path)) if segment.parent.name == "rollouts"]
     size = sum(segment.stat().st_size for segment in plain)
     seconds = _seconds(lambda: [compress_segment(segment) for segment in plain])
@@ -174,7 +174,7 @@ def compress(path: Path) -> dict[str, Any]:
 
 
 def tables(path: Path) -> dict[str, Any]:
-    """Make all tables, from what is not in the cache."""
+    """Builds all tables, from what is not in the cache."""
     before = measure.peak_megabytes()
     seconds = _seconds(lambda: open_run(path).sql("select count(*) from rollouts").fetchall())
     size = measure.folder_bytes(path / "cache") if (path / "cache").exists() else 0
@@ -206,7 +206,7 @@ def deep_page(path: Path) -> dict[str, Any]:
 
 
 def first_get(path: Path) -> dict[str, Any]:
-    """One rollout by id of a run that was never visited, several times."""
+    """Looks up one rollout by id in a run without an index, several times."""
     times = []
     for rollout in random.Random(1).choices(_ids(path), k=_FIRST_GETS):  # noqa: S311 - not for secrets
         shutil.rmtree(path / "cache", ignore_errors=True)
@@ -302,7 +302,7 @@ def in_child(part: str, path: Path, *more: str) -> dict[str, Any]:
 
 
 def in_process(part: str, path: Path, *more: str) -> dict[str, Any]:
-    """One part here and now, for sizes at which figures mean nothing."""
+    """Runs one part in this process, for sizes at which figures mean nothing."""
     return PARTS[part](path, *more)
 
 
@@ -314,7 +314,7 @@ def questions(path: Path, do: Do, when: str) -> Iterator[dict[str, Any]]:
 
 
 def _ratios(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How many times the CPU time the same took afterwards."""
+    """The ratios of CPU time to the earlier measurement."""
     return [
         {
             "what": one["what"], "first ms": two["first ms"], "again ms": two["again ms"], "CPU ms": two["CPU ms"],

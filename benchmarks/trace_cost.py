@@ -1,4 +1,4 @@
-"""What recording a rollout costs, against encoding its messages once, and against copying its prompt every turn."""
+"""The cost of recording a rollout, against encoding its messages once, and against copying its prompt every turn."""
 
 import copy
 import gc
@@ -34,19 +34,19 @@ Text = measure.MarkovText | measure.ReferenceText
 
 
 class ChatWorkload(NamedTuple):
-    """One rollout to be recorded: what stands at the start, then what each turn adds."""
+    """One rollout to be recorded: the initial messages, then those that each turn adds."""
 
     start: Chat
     turns: list[Chat]
     """By turn, what the assistant says and what the tool answers."""
 
     def fresh(self) -> "ChatWorkload":
-        """The same, sharing nothing: no variant is to profit from what another has touched."""
+        """A copy that shares nothing, so that no variant profits from what another has cached."""
         return copy.deepcopy(self)
 
 
 class ConvertedWorkload(NamedTuple):
-    """The same conversation of messages that were frozen when they arrived."""
+    """The same conversation with messages that were frozen when they arrived."""
 
     start: list[Message]
     turns: list[list[Message]]
@@ -100,7 +100,7 @@ def record_floor(conversations: Sequence[ConvertedWorkload], folder: Path) -> No
 
 
 def record_with_builder(conversations: Sequence[ConvertedWorkload], run: RunWriter) -> None:
-    """As the runner does it."""
+    """Records as the runner does."""
     for index, (start, turns) in enumerate(conversations):
         rollout_builder = run.begin(_header(run, index))
         rollout_builder.extend(start)
@@ -113,7 +113,7 @@ def record_with_builder(conversations: Sequence[ConvertedWorkload], run: RunWrit
 
 
 def record_dicts(conversations: Sequence[ChatWorkload], run: RunWriter) -> None:
-    """As the runner does it, with dicts that are converted on the way in."""
+    """Records as the runner does, with dicts that are converted on the way in."""
     for index, (start, turns) in enumerate(conversations):
         rollout_builder = run.begin(_header(run, index))
         rollout_builder.extend([as_message(message, "messages", rollout_builder.notes) for message in start])
@@ -126,7 +126,7 @@ def record_dicts(conversations: Sequence[ChatWorkload], run: RunWriter) -> None:
 
 
 def record_with_recorder(conversations: Sequence[ChatWorkload], run: RunWriter) -> list[float]:
-    """As a loop that is not ours does it: the whole history as dicts at every step. Returns the wait for each step."""
+    """Records as a foreign loop does: the whole history as dicts at every step. Returns the wait for each step."""
     waits = []
     clock = time.perf_counter
     for index, (start, turns) in enumerate(conversations):
@@ -143,7 +143,7 @@ def record_with_recorder(conversations: Sequence[ChatWorkload], run: RunWriter) 
 
 
 def record_appending(conversations: Sequence[ChatWorkload], run: RunWriter) -> None:
-    """As a loop that only adds does it: new messages as dicts at every step."""
+    """Records as a loop that only adds messages does: new messages as dicts at every step."""
     for index, (start, turns) in enumerate(conversations):
         with run.rollout(**HEADER_FIELDS, index=index) as recorder:
             recorder.append(start)
@@ -263,7 +263,7 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def append_growth(prose: measure.MarkovText, turns: Sequence[int], rounds: int, messages: int) -> list[dict[str, Any]]:
-    """What `append` costs per turn in longer and longer rollouts, against the shortest."""
+    """The cost of `append` per turn in longer and longer rollouts, against the shortest."""
     made = {count: [make_conversation(prose, count) for _ in range(max(1, messages // count))] for count in turns}
     samples: dict[int, list[float]] = {count: [] for count in turns}
     for number in range(rounds + 1):
@@ -278,7 +278,7 @@ def append_growth(prose: measure.MarkovText, turns: Sequence[int], rounds: int, 
 
 
 def compressed_sizes(turns: int, rollouts: int) -> list[dict[str, Any]]:
-    """How much of its plain size a compressed segment takes, of text that people wrote and of text that was made up."""
+    """The compressed size of a segment as a fraction of its plain size, for human text and for generated text."""
     kinds: dict[str, Text] = {"real": measure.ReferenceText(), "made up": measure.MarkovText()}
     return [{"text": kind, "turns": turns, **_compressed_size(text, turns, rollouts)} for kind, text in kinds.items()]
 

@@ -52,7 +52,7 @@ Draw = Callable[[random.Random], Parameters]
 
 
 class Viewer:
-    """A viewer in a process of its own, and a connection to it."""
+    """A viewer in its own process, and a connection to it."""
 
     def __init__(self, address: str, process: int) -> None:
         parts = urlsplit(address)
@@ -61,7 +61,7 @@ class Viewer:
         self.process = process
 
     def ask(self, question: str, parameters: Parameters, run: str = RUN) -> bytes:
-        """The answer to a question about a run."""
+        """The answer to an API request about a run."""
         search = urlencode([("run", run), *parameters])
         self._connection.request("GET", f"/api/{question}?{search}", headers=self._headers)
         response = self._connection.getresponse()
@@ -85,12 +85,12 @@ def serving(folder: Path) -> Iterator[Viewer]:
 
 
 def uncached_filter(rng: random.Random) -> tuple[str, str]:
-    """A filter that keeps nearly all rollouts, and that was never asked before."""
+    """A filter that keeps nearly all rollouts and was never used before."""
     return "filter", f"seed:min:{rng.random() * 1000:.9f}"
 
 
 def questions(rollouts: int, ids: Sequence[str]) -> dict[str, tuple[str, Draw]]:
-    """By name, a question and how to draw its parameters."""
+    """API paths by name, with functions that draw their parameters."""
     iterations = max(1, rollouts // (store_scale.GROUP_SIZE * store_scale.GROUPS_IN_ITERATION))
     page = ("limit", str(_PAGE))
     columns = ("columns", "iteration,env,group,index,reward,advantage,reward_data.correct,metrics.length,stop_reason")
@@ -147,7 +147,7 @@ FIRST = {
 
 
 def first_times(viewer: Viewer, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """How long the first of each kind takes, which makes the tables."""
+    """The time of the first request of each kind, which builds the tables."""
     rows = []
     for name, (question, parameters) in FIRST.items():
         named = [("id", ids[0])] if question == "rollout" else []
@@ -156,7 +156,7 @@ def first_times(viewer: Viewer, ids: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def again(viewer: Viewer, rollouts: int, ids: Sequence[str], repeat: int) -> list[dict[str, Any]]:
-    """How long each question takes, drawn anew each time."""
+    """The time of each request, with new parameters each time."""
     rows = []
     for name, (question, draw) in questions(rollouts, ids).items():
         rng = random.Random(name)  # noqa: S311 - not for secrets
@@ -172,7 +172,7 @@ def again(viewer: Viewer, rollouts: int, ids: Sequence[str], repeat: int) -> lis
 
 
 def many_runs(folder: Path, runs: int, rollouts: int, polls: int) -> list[dict[str, Any]]:
-    """What many runs cost: listing them for the first time and again, a page that waits, and threads after visits."""
+    """The cost of many runs: listing them for the first time and again, a page that waits, and threads after visits."""
     store_scale.in_process("write", folder / "0", str(rollouts))
     for number in range(1, runs):
         copy_run(folder / "0", folder / str(number))
@@ -202,7 +202,7 @@ def many_runs(folder: Path, runs: int, rollouts: int, polls: int) -> list[dict[s
 
 
 def long_rollouts(folder: Path, is_quick: bool) -> list[dict[str, Any]]:
-    """What rollouts of 50 MB and more cost: `show`, the rollout's page for the first time and again, and memory."""
+    """The cost of rollouts of 50 MB and more: `show`, the rollout's page for the first time and again, and memory."""
     prose = measure.MarkovText().words(3_700)[:25_000]
     if is_quick:
         record_long(folder / "2 turns", [prose] * 2)
@@ -236,7 +236,7 @@ def record_long(path: Path, prompts: Sequence[str | list[str]]) -> None:
 
 
 def copy_run(source: Path, target: Path) -> None:
-    """A run with an id of its own and the same files, which take no more space."""
+    """A copy of a run with its own id and the same files, which take no more space."""
     shutil.copytree(source, target, copy_function=os.link)
     info = json.loads((target / RUN_FILE).read_bytes())
     (target / RUN_FILE).unlink()
@@ -245,7 +245,7 @@ def copy_run(source: Path, target: Path) -> None:
 
 
 def growing_run(folder: Path, rate: int, seconds: float) -> list[dict[str, Any]]:
-    """What a viewer costs, and how old its answers are, that follows the rollouts of a run that grows."""
+    """The cost of a viewer that follows a growing run, and the age of its answers."""
     writer = multiprocessing.get_context("spawn").Process(target=grow, args=(folder / RUN, rate, seconds))
     writer.start()
     ages: list[float] = []
@@ -303,7 +303,7 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 def _cpu_seconds(process: int) -> float:
-    """What a process used; where that cannot be told, nothing."""
+    """The CPU time of a process, or 0 if it is unknown."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -312,7 +312,7 @@ def _cpu_seconds(process: int) -> float:
 
 
 def _peak_megabytes(process: int) -> float:
-    """The most memory that a process ever held, and what those that it started hold now."""
+    """The peak memory of a process, and the current memory of its children."""
     total = 0.0
     for one, field in ((process, "VmHWM"), *((child, "VmRSS") for child in _children(process))):
         try:
@@ -331,7 +331,7 @@ def _children(process: int) -> list[int]:
 
 
 def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict[str, Any]]]:
-    """Make the run, if it is not there, and ask everything."""
+    """Creates the run if necessary, and measures everything."""
     path = folder / RUN
     if not path.exists():
         store_scale.in_process("write", path, str(rollouts))
