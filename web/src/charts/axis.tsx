@@ -28,7 +28,7 @@ export function VerticalAxis({ scale, width, ticks = 4, label }: VerticalPropert
 }
 
 interface HorizontalProperties {
-  /** Where each label stands, in pixels. */
+  /** The position of each label, in pixels. */
   labels: readonly { at: number; text: string }[];
   width: number;
   y: number;

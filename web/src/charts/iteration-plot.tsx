@@ -28,7 +28,7 @@ interface Properties {
   height?: number;
   tick?: (value: number) => string;
   ticks?: number;
-  /** In words, what is at a bin. */
+  /** Describes a bin in words. */
   describe: (index: number) => string;
   /** Where Enter leads at a bin. */
   to: (index: number) => string;

@@ -128,7 +128,7 @@ function edgesOf(bins: Bin[]): number[] {
   return last === undefined ? [] : [...bins.map((bin) => bin.low), last.high];
 }
 
-/** The first and the last edge leave that end open, so that what is recorded later is within, too. */
+/** At the first and the last edge the range is open, so that it includes what is recorded later. */
 function rangeOf([left, right]: Edges, edges: readonly number[]): ValueRange {
   const last = edges.length - 1;
   return { min: left <= 0 ? null : (edges[left] ?? null), max: right >= last ? null : (edges[right] ?? null), inclusive: right >= last };

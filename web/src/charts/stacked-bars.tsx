@@ -21,7 +21,7 @@ interface Properties<Row extends IterationBin> {
   chosen?: number | null;
   describe: (index: number) => string;
   to: (index: number) => string;
-  /** The address of what a piece stands for. */
+  /** The address of the rollouts that a piece counts. */
   pieceLink: (bin: Row, part: string) => string;
   pieceLabel: (bin: Row, part: string) => string;
   /** How many parts, from the bottom, the axis shows in full; by default all. */

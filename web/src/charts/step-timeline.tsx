@@ -136,7 +136,7 @@ function drawing(points: readonly TimelinePoint[], width: number) {
   return { zero, up, down, total: total ?? "", marks: marksOf(points, wide) };
 }
 
-/** The gravest mark of each step; those of a kind that would stand on one another are drawn once. */
+/** The most severe mark of each step; overlapping marks of one kind are drawn once. */
 function marksOf(points: readonly TimelinePoint[], wide: number): { x: number; kind: StepMark }[] {
   const last = new Map<StepMark, number>();
   return points.flatMap((point, place) => {

@@ -9,7 +9,7 @@ import "./strip-plot.css";
 
 interface StripDot {
   id: string;
-  /** Null for one that has no number, or none that can stand on an axis. */
+  /** Null if there is no number, or one that no axis can show. */
   value: number | null;
   /** What it is, in words. */
   label: string;

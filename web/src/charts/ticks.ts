@@ -11,7 +11,7 @@ export function axisNumber(values: readonly number[]): (value: number) => string
   return (value) => value.toFixed(digits).replace(/^-(?=0(\.0*)?$)/, "").replace("-", "−");
 }
 
-/** The places of an axis of bins that get a label: at most so many, evenly apart, at round iterations where there are such. */
+/** The bins that get an axis label: at most this many, evenly spaced, at round iterations if possible. */
 export function labelled(firsts: readonly number[], most: number): number[] {
   if (firsts.length <= most) return firsts.map((_, place) => place);
   for (const step of steps()) {

@@ -1,4 +1,4 @@
-// Banners on every page of a run of which something was not read yet, or could not be read.
+// Banners on every page of a run that is not read completely yet, or is damaged.
 import { count, percent, plural } from "../format";
 import type { DamageResponse } from "../source/schema";
 import { useAnswer } from "../source/use-answer";

@@ -1,6 +1,6 @@
 // Long texts: how much is shown while folded, and the pieces in which the rest is rendered.
 
-/** Where a text stands; each kind of text is folded at another length. */
+/** The kind of a text; each is folded at another length. */
 export type Channel = "system" | "content" | "reasoning" | "arguments" | "result" | "raw" | "before";
 
 interface Limit {

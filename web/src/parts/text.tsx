@@ -102,7 +102,7 @@ interface HashedText {
   hash: string;
 }
 
-/** The length and hash of a text of which only a hash was recorded; null for any other text. */
+/** The length and hash of a hashed text; null for any other text. */
 export function hashedText(text: string): HashedText | null {
   const match = text.length < 64 ? /^hashed:(\d+):([0-9a-f]{16})$/.exec(text) : null;
   return match === null ? null : { length: Number(match[1]), hash: match[2] ?? "" };

@@ -18,7 +18,7 @@ export interface Marks {
   ofGroup: (key: GroupKey) => readonly Mark[];
 }
 
-/** The findings; asked again while a check is running. */
+/** The findings; requested again while a check is running. */
 export function useFindings(run: string) {
   const answer = useAnswer<FindingsResponse>("findings", { run });
   const running = answer.data?.state === "running";

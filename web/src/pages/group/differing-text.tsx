@@ -3,7 +3,7 @@ import { useState } from "react";
 import { count, plural } from "../../format";
 import { codeUnits, hashedText, VisibleText, truncated } from "../../parts/text";
 
-/** How much of what is the same is shown before the mark. */
+/** How many equal characters are shown before the mark. */
 const BEFORE = 240;
 const AFTER = 2_000;
 

@@ -73,7 +73,7 @@ function textOf(message: Message, { field, number }: Difference): string | null 
   return null;
 }
 
-/** Whether a block is drawn from that text; texts of parts stand between those of the content, and stay. */
+/** Whether a block is drawn from that text; texts of parts are between those of the content, and stay. */
 function isOf(block: Block, { field, number }: Difference): boolean {
   const key = block.key.slice("message/".length);
   if (field === "reasoning") return key.startsWith("reasoning");

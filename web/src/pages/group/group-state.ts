@@ -26,7 +26,7 @@ export function comparedWith(group: GroupComparison, place: number): MemberName 
   return group.reference?.id === group.members[place]?.id ? null : group.reference;
 }
 
-/** The changes of the address that show the members before or after those that are shown; null where there are none. */
+/** The changes of the address that show the previous or next members; null if there are no such members. */
 export function neighbouringWindow(group: GroupComparison, by: -1 | 1): { offset: string | null; member: null; compare: null } | null {
   const end = group.offset + group.members.length + group.unreadable;
   if (by < 0 ? group.offset === 0 : end >= group.size) return null;

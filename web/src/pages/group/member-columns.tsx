@@ -64,6 +64,6 @@ function useShown(state: GroupState, members: readonly Member[], show: (place: n
     const isFirst = known.current === undefined;
     known.current = id ?? "";
     if (place >= 0) show(place, isFirst);
-    // Only another member is a reason to scroll; a run that grew is none.
+    // Scroll only if the member changed, not if the run grew.
   }, [id]);
 }

@@ -9,7 +9,7 @@ export interface Row {
   values: (Float | null | undefined)[];
   /** Whether they are not all the same; a member that has no such numbers at all, because it failed, makes no difference. */
   differs: boolean;
-  /** The least and the greatest finite value; null where there is none. */
+  /** The least and the greatest finite value; null if there is no finite value. */
   extent: readonly [low: number, high: number] | null;
 }
 

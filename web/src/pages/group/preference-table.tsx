@@ -137,7 +137,7 @@ function verdictOf(value: Float | null): { mark: string; words: string; tone: st
   return { mark: "=", words: "a tie", tone: "" };
 }
 
-/** How a member stands over all that it met, shown first or second. */
+/** A member's totals over all its matchups, as first or second. */
 function standing(matrix: PreferenceMatrix, place: number): { won: number; lost: number; tied: number; net: number } {
   const first = (matrix.cells[place] ?? []).filter((_, other) => other !== place).map((value) => finite(value));
   const second = matrix.cells.filter((_, other) => other !== place).map((row) => finite(row[place] ?? null));

@@ -33,7 +33,7 @@ const ABOUT: Readonly<Record<string, string>> = {
   unexplained: "What is left over: the record does not say where it comes from",
 };
 
-/** The reward as a sum; where there is none, what is known of it so far. */
+/** The reward as a sum; without a reward, the sum so far. */
 export function RewardTerms({ answer: { terms, reward } }: { answer: RolloutResponse }) {
   return (
     <p className="small">

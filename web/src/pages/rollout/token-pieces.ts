@@ -12,7 +12,7 @@ export interface TokenPiece {
   logprob: number | null;
 }
 
-/** What stands for a chance of none at all: its logarithm is not finite. */
+/** Replaces the log-probability of a token with probability 0, which is not finite. */
 const NEVER = -1e9;
 
 export function tokenPieces(rollout: Rollout, step: Step): TokenPiece[] {

@@ -1,4 +1,4 @@
-// Finding text in a transcript of which only a part is drawn.
+// Finds text in a transcript that is drawn only in part.
 import { pattern } from "../../parts/text-piece";
 import type { Row } from "./transcript-rows";
 
@@ -12,7 +12,7 @@ export interface Found {
 
 export const MOST_FOUND = 5_000;
 
-/** Everywhere that a text stands, in the order of the transcript; `all` are the rows with every text unfolded. */
+/** All occurrences of a text, in the order of the transcript; `all` are the rows with every text unfolded. */
 export function findAll(all: readonly Row[], find: string): Found[] {
   const found: Found[] = [];
   if (find === "") return found;
@@ -28,7 +28,7 @@ export function findAll(all: readonly Row[], find: string): Found[] {
   return found;
 }
 
-/** The row in which something found stands; -1 where it is folded away. */
+/** The row of an occurrence; -1 if it is folded. */
 export function rowOf(rows: readonly Row[], found: Found): number {
   return rows.findIndex(
     (row) => row.kind === "block" && row.block.kind === "text" && row.block.fold === found.fold && row.block.from <= found.at && found.at < row.block.from + row.block.text.length,

@@ -11,7 +11,7 @@ import { ValueFilter } from "./value-filter";
 interface ColumnFilterProperties {
   run: string;
   column: Column;
-  /** Whether its distribution can be asked for. */
+  /** Whether its distribution can be requested. */
   measured: boolean;
   close: () => void;
 }

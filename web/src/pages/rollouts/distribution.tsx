@@ -36,7 +36,7 @@ export function Distribution({ run, measure, label, small = false }: Distributio
   const range: ValueRange = { min: numberOf(bounds.min), max: numberOf(bounds.max), inclusive: bounds.inclusive };
   const choose = ({ min, max, inclusive }: ValueRange, options: { replace: boolean }): void =>
     change({ filters: exchanged(listing.filters, measure, rangeFilters(min === null ? "" : String(min), max === null ? "" : String(max), inclusive)) }, options);
-  if (answer.error !== null && answer.data === undefined) return null; // the table tells it
+  if (answer.error !== null && answer.data === undefined) return null; // the table shows the error
   return (
     <Answered of={answer} loading={<div className="skeleton" style={{ height: small ? 66 : 78 }} />}>
       {(histogram) =>

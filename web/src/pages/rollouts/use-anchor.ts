@@ -17,9 +17,9 @@ interface Anchored {
   listingParameters: Parameters;
   /** The row to hold on to: null at the top of the listing, where new rows may come in, and undefined while that is not known. */
   row: Anchor | null | undefined;
-  /** Whether the rows that are shown are those of the run as it stands. */
+  /** Whether the rows are those of the current state of the run. */
   fresh: boolean;
-  /** Moves what is shown by so many rows. */
+  /** Scrolls by this many rows. */
   shift: (rows: number) => void;
 }
 

@@ -7,7 +7,7 @@ import { useAnswer } from "../../source/use-answer";
 import type { Anchor } from "./use-anchor";
 
 const PAGE = 100;
-/** Pages that are passed while the scroll bar is dragged are not asked for. */
+/** Pages that are passed while the scroll bar is dragged are not requested. */
 const SETTLES_AFTER = 90;
 
 export interface Rows {

@@ -25,7 +25,7 @@ export interface Selection {
   filters: readonly string[];
   /** This view with other parameters. */
   with: (changes: Parameters) => string;
-  /** The rollouts of what is looked at that pass these filters, too. */
+  /** The rollouts of the selection that also pass these filters. */
   rollouts: (...filters: readonly string[]) => string;
 }
 

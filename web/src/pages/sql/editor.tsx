@@ -11,7 +11,7 @@ interface EditorProperties {
   running: boolean;
 }
 
-/** The reference writes names where the cursor stands. */
+/** The event with which the table reference inserts a name at the cursor. */
 export const INSERT = "rolltrace-insert";
 
 export function Editor({ text, write, start, running }: EditorProperties) {

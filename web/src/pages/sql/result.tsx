@@ -11,7 +11,7 @@ interface ResultProperties {
   run: string;
   asked: string;
   answer: UseQueryResult<SqlResponse, Error>;
-  /** Asks for more rows; null where there are no more to be had. */
+  /** Requests more rows; null if there are no more. */
   more: (() => void) | null;
 }
 

@@ -105,7 +105,7 @@ export class ReportSource implements Source {
   }
 }
 
-/** A question as a server would be asked, without the run: a report has only one. */
+/** A server's request without its run: a report has only one. */
 function addressOf(question: string, parameters: Parameters): string {
   const search = searchOf({ ...parameters, run: null });
   search.sort();

@@ -13,7 +13,7 @@ export function rowsOf(columns: Record<string, Json[]>): Row[] {
   return Array.from({ length: count }, (_, index) => Object.fromEntries(names.map((name) => [name, columns[name]?.[index] ?? null])) as Row);
 }
 
-/** The rows that pass every filter; retried attempts only if they are asked for. */
+/** The rows that pass every filter; retried attempts only if requested. */
 export function filterRows(rows: readonly Row[], parameters: Parameters, columns: readonly Column[]): Row[] {
   const types = new Map(columns.map((column) => [column.name, column.type]));
   const filters = [parameters.filter ?? []].flat().filter(Boolean).map(parseFilter);
