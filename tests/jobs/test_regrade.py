@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import statistics
 import threading
 
 import pytest
@@ -98,6 +99,16 @@ def test_an_order_that_is_reversed_is_counted(tmp_path):
     assert (order.reordered, order.best_changed, order.pairs_reversed, order.signal_lost) == (1, 1, 3, 0)
     report = regrade(path, lambda rollout: 0.25).report
     assert (report.pearson, report.order.signal_lost, report.order.pairs_tied) == (None, 1, 3)
+
+
+def test_equal_values_share_a_rank_and_the_last_digits_do_not_count(tmp_path):
+    """Ranks of equal values are averaged, and sums of the same numbers in another order have not moved."""
+    path = record(tmp_path / "run", ANSWERS[:1], REFERENCES[:1])
+    report = regrade(path, lambda rollout: [3, 3, 1, 2][rollout.index]).report
+    assert report.spearman == pytest.approx(statistics.correlation([3, 3, 3, 1], [3.5, 3.5, 1, 2]))
+    order = regrade(path, lambda rollout: 0.3 if rollout.index else 0.1 + 0.2).report.order
+    assert (order.pairs_tied, order.pairs_reversed, order.signal_lost) == (3, 0, 1)
+    assert regrade(path, lambda rollout: rollout.reward + 1e-12).report.moved == 0
 
 
 def test_rewards_change_only_when_asked_to(tmp_path):
