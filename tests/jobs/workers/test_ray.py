@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -240,14 +239,13 @@ def test_options_are_those_of_ray(tmp_path, cluster):
     ).succeeded
 
 
-def test_actors_without_room_are_not_waited_for(tmp_path, cluster):
+def test_actors_without_room_are_not_waited_for(tmp_path, cluster, caplog):
     """Of more workers than fit, the others play; the end does not wait for those that never started."""
-    started = time.monotonic()
     summary = rolltrace.play(
         "arithmetic", "scripted:noisy", out=tmp_path / "run", ray=True, workers=9, groups=4, iterations=2
     )
     assert summary.succeeded
-    assert time.monotonic() - started < 50  # 10 s for the start, once, where closing would take 60 s
+    assert "did not close" not in caplog.text
 
 
 def test_a_node_that_is_killed_costs_nothing(tmp_path, cluster):
