@@ -14,10 +14,12 @@ from rolltrace.graders.grader import Grader, GroupGrade, GroupGrader
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader
 from rolltrace.jobs import regrading
 from rolltrace.jobs.regrade import regrade
+from rolltrace.query.regrade_scope import RegradeScope
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
+from rolltrace.store.writer import RunWriter
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.score import Grade
 
@@ -203,6 +205,32 @@ def test_what_cannot_be_graded_is_skipped_and_counted(tmp_path):
     assert (again.graded, again.skipped["only the hash of its text is recorded"]) == (3, 1)
 
 
+@pytest.mark.parametrize("grader", ["exact", lambda rollout: 1.0], ids=["check", "function"])
+def test_a_line_that_is_damaged_meanwhile_is_not_graded(tmp_path, grader, monkeypatch):
+    """Also if its bytes still are a rollout: the checksum says that it is not the recorded one."""
+    path = record(tmp_path / "run", ANSWERS[:1], REFERENCES[:1])
+    [segment] = (path / "rollouts").iterdir()
+    counts = RegradeScope.counts
+
+    def count_and_damage(scope):
+        found = counts(scope)  # makes the tables, which name the place of each line
+        segment.write_bytes(segment.read_bytes().replace(b"Answer: 3", b"Answer: 4"))
+        return found
+
+    monkeypatch.setattr(RegradeScope, "counts", count_and_damage)
+    summary = regrade(path, grader)
+    assert (summary.graded, summary.skipped) == (3, {"its line cannot be read": 1})
+
+
+def test_scores_are_flushed_while_they_are_written(tmp_path, monkeypatch):
+    """So that a grader that is faster than the disk does not fill the writer's queue, whose scores would be dropped."""
+    flushed, flush = [], RunWriter.flush
+    monkeypatch.setattr(regrading, "_FLUSH_EVERY", 3)
+    monkeypatch.setattr(RunWriter, "flush", lambda writer: flushed.append(writer) or flush(writer))
+    assert regrade(record(tmp_path / "run"), lambda rollout: 1.0, as_reward=True).rewards == 12
+    assert len(flushed) >= 8
+
+
 class Spread(GroupGrader):
     """Grades by the order of the indexes, and remembers the groups that it got."""
 
@@ -323,24 +351,27 @@ def test_graders_that_raise_or_take_too_long_are_failed_scores(tmp_path):
                 raise ZeroDivisionError("by nothing")
             if rollout.index == 1 and hangs:
                 await asyncio.Event().wait()
+            if rollout.index == 3 and hangs:
+                raise TimeoutError("the judge did not answer")
             return "great" if rollout.index == 2 and hangs else Grade(1.0)
 
     def blocks(rollout):
         return stuck.wait() if rollout.index == 1 else 1.0
 
     summary = regrade(path, Fragile(), seconds=0.2)
-    assert (summary.graded, summary.failed, summary.report.failed, summary.report.compared) == (4, 3, 3, 1)
+    assert (summary.graded, summary.failed, summary.report.failed, summary.report.compared) == (4, 4, 4, 0)
     assert sorted(summary.report.errors) == [
         "GraderError: Expected "
         + summary.name.partition("/")[2].partition("@")[0]
         + ".grade to return a Grade, got str: 'great': return Grade(reward=…).",
         "TimeoutError: no grade within 0.2 s",
+        "TimeoutError: the judge did not answer",
         "ZeroDivisionError: by nothing",
     ]
     assert regrade(path, Fragile(), seconds=0.2).graded == 0
     hangs.clear()
     again = regrade(path, Fragile(), retry_failed=True)
-    assert (again.graded, again.failed, again.report.scores, again.report.failed) == (3, 1, 4, 1)
+    assert (again.graded, again.failed, again.report.scores, again.report.failed) == (4, 1, 4, 1)
     blocks.version = 1
     blocked = regrade(path, blocks, seconds=0.2)  # a thread cannot be stopped, but it is not waited for
     assert (blocked.graded, blocked.failed) == (4, 1)

@@ -5,6 +5,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.tool_env import ToolEnv
@@ -12,7 +13,7 @@ from rolltrace.envs.tools import ToolResult
 from rolltrace.errors import ContextOverflowError, PolicyError, RoleError, ToolError
 from rolltrace.graders.grader import Grader
 from rolltrace.jobs.plan import Plan, make_runner
-from rolltrace.jobs.replay_compare import ReplayDifference
+from rolltrace.jobs.replay_compare import ReplayDifference, compare_rollout
 from rolltrace.jobs.replay_group import CompareSettings, ReplayedGroup
 from rolltrace.policies.roles import ask
 from rolltrace.rollout.limits_and_penalties import Limits
@@ -171,6 +172,26 @@ async def test_the_last_digits_of_numbers_do_not_count(factor, count):
     assert len(compared.comparison.differences) == count
 
 
+async def test_fields_of_the_record_are_compared_one_by_one():
+    """A reward that a limit replaced, stop sequences and numbers that are not finite; the order of calls is free."""
+    recorded = await record(Stage(lambda number: Quiz(turns=2, role="answerer")))
+    [old] = recorded.rollouts
+    [sampling] = old.sampling
+
+    def differences(one, other):
+        return [msgspec.structs.astuple(each) for each in compare_rollout(one, other, (), 1e-9).differences]
+
+    def with_step(**fields):
+        return replace(old, steps=(replace(old.steps[0], **fields), *old.steps[1:]))
+
+    assert differences(old, with_step(env_reward=99.0)) == [(0, "env_reward", old.steps[0].env_reward, 99.0)]
+    stopped = replace(old, sampling=(replace(sampling, stop=("END",)),))
+    assert differences(old, stopped)[0] == (0, "stop_sequences", list(sampling.stop), ["END"])
+    assert differences(*(with_step(reward_data={"loss": float("nan")}) for _ in range(2))) == []
+    assert len(old.calls) == 2
+    assert differences(old, replace(old, calls=old.calls[::-1])) == []
+
+
 # Model calls, graders, groups
 
 
@@ -223,6 +244,20 @@ async def test_calls_of_envs_and_graders_get_their_recorded_answers():
     assert [difference.field for difference in first] == ["grade.reward", "reward"]
 
 
+class ReversedGroup(JudgedGroup):
+    """Its grader asks about the last member first."""
+
+    async def grade_group(self, rollouts):
+        return await super().grade_group(rollouts[::-1])
+
+
+async def test_calls_get_the_answers_to_their_own_prompts():
+    """Also if they are made in another order than in the record, as calls at the same time may be."""
+    recorded = await record(JudgedGroup(lambda number: Quiz(turns=1), episodes=3), ScriptedReplies(talkative))
+    again = ReversedGroup(lambda number: Quiz(turns=1), episodes=3)
+    assert [one.comparison for one in await replay(recorded, builder=again)] == [([], None)] * 3
+
+
 async def test_a_changed_question_to_a_grader_is_found():
     """Its recorded answer is used, and the prompt is the difference."""
     policy = ScriptedReplies(talkative)
@@ -268,11 +303,14 @@ class Search(ToolEnv):
         return f"{query}: {random.random()}"
 
 
-@pytest.mark.parametrize("last", ["I found it.", ToolCall("search", '{"query": "enough"}', id="d")])
+ENOUGH, MORE = (ToolCall("search", f'{{"query": "{query}"}}', id=query) for query in ("enough", "more"))
+
+
+@pytest.mark.parametrize("last", ["I found it.", called(ENOUGH), called(MORE, ENOUGH)], ids=["text", "one", "two"])
 async def test_recorded_results_of_tools_are_used(last):
     """Tools of the outside differ when they run again; their recorded results, errors and stops do not."""
     calls = [ToolCall("search", f'{{"query": "{query}"}}', id=query) for query in ("news", "nothing")]
-    replies = [called(*calls, ToolCall("find", "{}", id="c")), last if isinstance(last, str) else called(last)]
+    replies = [called(*calls, ToolCall("find", "{}", id="c")), last]
     recorded = await record(Stage(lambda number: Search()), ScriptedReplies(replies))
     [again] = await replay(recorded)
     assert again.comparison.differences[0].field == "prompt[2].content"
