@@ -205,19 +205,33 @@ def test_what_cannot_be_graded_is_skipped_and_counted(tmp_path):
     assert (again.graded, again.skipped["only the hash of its text is recorded"]) == (3, 1)
 
 
+def change_meanwhile(monkeypatch, path, change):
+    """Change the lines of a run after the tables were made, which name the place of each."""
+    [segment] = (path / "rollouts").iterdir()
+    counts = RegradeScope.counts
+
+    def count_and_change(scope):
+        found = counts(scope)
+        segment.write_bytes(b"".join(change(segment.read_bytes().splitlines(keepends=True))))
+        return found
+
+    monkeypatch.setattr(RegradeScope, "counts", count_and_change)
+
+
+def test_lines_that_are_in_another_place_meanwhile_are_found_by_id(tmp_path, monkeypatch):
+    """A line of the same length at the place of a rollout is not taken for it."""
+    path = record(tmp_path / "run", ANSWERS[:1], REFERENCES[:1])
+    change_meanwhile(monkeypatch, path, lambda lines: [lines[1], lines[0], *lines[2:]])
+    name = regrade(path, "exact").name
+    monkeypatch.undo()
+    assert values(path, name) == {(0, 0): [0.0], (0, 1): [1.0], (0, 2): [0.0], (0, 3): [0.0]}
+
+
 @pytest.mark.parametrize("grader", ["exact", lambda rollout: 1.0], ids=["check", "function"])
 def test_a_line_that_is_damaged_meanwhile_is_not_graded(tmp_path, grader, monkeypatch):
     """Also if its bytes still are a rollout: the checksum says that it is not the recorded one."""
     path = record(tmp_path / "run", ANSWERS[:1], REFERENCES[:1])
-    [segment] = (path / "rollouts").iterdir()
-    counts = RegradeScope.counts
-
-    def count_and_damage(scope):
-        found = counts(scope)  # makes the tables, which name the place of each line
-        segment.write_bytes(segment.read_bytes().replace(b"Answer: 3", b"Answer: 4"))
-        return found
-
-    monkeypatch.setattr(RegradeScope, "counts", count_and_damage)
+    change_meanwhile(monkeypatch, path, lambda lines: [line.replace(b"Answer: 3", b"Answer: 4") for line in lines])
     summary = regrade(path, grader)
     assert (summary.graded, summary.skipped) == (3, {"its line cannot be read": 1})
 

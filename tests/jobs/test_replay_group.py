@@ -286,8 +286,9 @@ async def test_calls_that_were_not_recorded_are_said():
 class Search(ToolEnv):
     """Its tool answers otherwise each time, as the outside does, and one call in it fails."""
 
-    def __init__(self):
-        super().__init__([Message("user", "Find it.")], [self.search], check=lambda text: float(len(text)))
+    def __init__(self, parallel):
+        answered = {"check": lambda text: float(len(text)), "parallel": parallel}
+        super().__init__([Message("user", "Find it.")], [self.search], **answered)
 
     def search(self, query: str) -> str:
         """Search.
@@ -307,11 +308,12 @@ ENOUGH, MORE = (ToolCall("search", f'{{"query": "{query}"}}', id=query) for quer
 
 
 @pytest.mark.parametrize("last", ["I found it.", called(ENOUGH), called(MORE, ENOUGH)], ids=["text", "one", "two"])
-async def test_recorded_results_of_tools_are_used(last):
+@pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "one by one"])
+async def test_recorded_results_of_tools_are_used(last, parallel):
     """Tools of the outside differ when they run again; their recorded results, errors and stops do not."""
     calls = [ToolCall("search", f'{{"query": "{query}"}}', id=query) for query in ("news", "nothing")]
     replies = [called(*calls, ToolCall("find", "{}", id="c")), last]
-    recorded = await record(Stage(lambda number: Search()), ScriptedReplies(replies))
+    recorded = await record(Stage(lambda number: Search(parallel)), ScriptedReplies(replies))
     [again] = await replay(recorded)
     assert again.comparison.differences[0].field == "prompt[2].content"
     [same] = await replay(recorded, recorded_tools=True, also=("metrics", "env_state"))
