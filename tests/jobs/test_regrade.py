@@ -452,6 +452,8 @@ def strange(a, b, c): return 0
     assert name("own_graders:Declared", args={"value": "3"}).startswith("regrade/own_graders:Declared@v7-")
     names = {name("own_graders:make", args={"value": value}) for value in ("1", "2", "2")}
     assert len(names) == 2
+    functions = [constant(value) for value in (1.0, 2.0, 2.0)]
+    assert len({name(function) for function in functions}) == 2
     (tmp_path / "own_graders.py").write_text(source + "# changed\n")
     assert name("own_graders:half") != first
     for spec, expected in (
@@ -467,6 +469,11 @@ def strange(a, b, c): return 0
         regrade(path, ThreadLocalGrader())
     with pytest.raises(UnknownNameError, match="Did you mean 'extract'"):
         regrade(path, "exact", args={"extrct": "boxed"})
+
+
+def constant(value):
+    """A function that gives a value that it holds."""
+    return lambda rollout: value
 
 
 class ThreadLocalGrader(Grader):

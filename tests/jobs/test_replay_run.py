@@ -20,6 +20,8 @@ from rolltrace.cli.app import cli
 from rolltrace.envs.arithmetic import ArithmeticTasks
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.jobs.demo_run import demo_envs
+from rolltrace.jobs.open_policy import open_policy
+from rolltrace.jobs.plan import Plan, groups_of_iteration, make_runner
 from rolltrace.jobs.play import play
 from rolltrace.jobs.regression_test import write_regression_test
 from rolltrace.jobs.replay_run import replay_run
@@ -173,6 +175,22 @@ def test_rollouts_of_other_programs_are_counted(tmp_path):
     report = replay_run(tmp_path / "run")
     assert report.is_equal
     assert report.envs[1].not_replayed == {"recorded by another program than `rolltrace run`": 1}
+
+
+def test_of_rollouts_that_two_sessions_recorded_the_last_is_replayed(tmp_path):
+    """The others are counted, so that the numbers add up to those that were selected."""
+    plan, tasks = Plan(group_size=2), ArithmeticTasks()
+    play(tasks, "scripted:noisy", out=tmp_path / "run", group_size=2)
+
+    async def play_again():
+        with create_run(tmp_path / "run", join=True, continues=()) as writer:
+            runner = make_runner(plan, open_policy("scripted:noisy"), {}, writer)
+            return [group async for group in runner.play(groups_of_iteration(tasks, plan, 0).builders)]
+
+    asyncio.run(play_again())
+    [counts] = replay_run(tmp_path / "run", env=tasks).envs
+    assert (counts.rollouts, counts.equal) == (4, 2)
+    assert counts.not_replayed == {"another session recorded the same rollout": 2}
 
 
 def test_what_cannot_be_replayed_says_why(tmp_path):
