@@ -55,6 +55,8 @@ def test_wrong_use_is_an_error(rolltrace, arithmetic):
     assert rolltrace("replay", "nowhere").exit_code == 2
     assert rolltrace("replay", arithmetic, "--where", "reward >").exit_code == 2
     assert rolltrace("replay", arithmetic, "--env", "no:where").exit_code == 2
+    for tolerance in ("inf", "nan"):
+        assert rolltrace("replay", arithmetic, "--tolerance", tolerance).exit_code == 2
     shown = rolltrace("replay", arithmetic, "--where", "reward > 99")
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "none fits reward > 99" in shown.stderr
@@ -62,7 +64,7 @@ def test_wrong_use_is_an_error(rolltrace, arithmetic):
 
 def test_a_test_is_written(rolltrace, arithmetic):
     """The selected rollouts become a test, and standard error says how to run it."""
-    shown = rolltrace("replay", arithmetic, "--as-test", "tests", "--where", '"index" = 0', "--limit", 1)
+    shown = rolltrace("replay", arithmetic, "--as-test", "my tests", "--where", '"index" = 0', "--limit", 1)
     assert shown.exit_code == 0, shown.stderr
-    assert shown.stderr == f"To run the test: pytest {Path('tests/test_replay_arithmetic.py')}\n"
-    assert rolltrace("replay", "tests/recording_arithmetic").stdout.endswith("the replay is equal: 2 rollouts\n")
+    assert shown.stderr == f"To run the test: pytest '{Path('my tests/test_replay_arithmetic.py')}'\n"
+    assert rolltrace("replay", "my tests/recording_arithmetic").stdout.endswith("the replay is equal: 2 rollouts\n")

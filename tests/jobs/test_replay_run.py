@@ -112,6 +112,8 @@ def test_the_text_shows_old_and_new(dice):
     assert "1 rollout replayed" in text
     assert "dice:Dice: 1 rollout, 1 differ\n  differ in: prompt 1\n" in text
     assert "✗ train/dice:Dice/0/seed0-0/0\n" in text
+    change("self.turn += 1\n", "raise ValueError\n")
+    assert "step 0  env_failure: nothing → 'raised'\n" in str(replay_run(dice, limit=1))
     assert "  step 0  prompt[0].content:\n    + Rule 0: be kind.\n    + Rule 1: be kind.\n" in text
     assert "    … 19 lines more\n" in text
     assert text.endswith("✗ 1 of 1 rollout differ")

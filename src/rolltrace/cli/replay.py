@@ -1,6 +1,7 @@
 """`rolltrace replay`: plays a run again with its recorded responses, and compares."""
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def replay(
     from rolltrace.jobs.regression_test import TEST_ROLLOUTS, write_regression_test
     from rolltrace.jobs.replay_run import replay_run
     from rolltrace.store.object_address import as_path
+    from rolltrace.terminal_text import escape_line
 
     path, arguments = as_path(run), parse_arguments(args, "--arg")
     if test_folder is not None and limit is None:
@@ -99,4 +101,4 @@ def replay(
         test = write_regression_test(
             path, test_folder, env=env, args=arguments, where=where, limit=limit, recorded_tools=recorded_tools
         )
-        click.echo(f"To run the test: pytest {test}", err=True)
+        click.echo(f"To run the test: pytest {escape_line(shlex.quote(str(test)))}", err=True)

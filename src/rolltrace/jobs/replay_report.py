@@ -266,7 +266,7 @@ def _show(value: Any, difference: ReplayDifference) -> str:
         return escape_line(_clip(f"{value.role}: {value.content!r}"))
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return escape_line(_clip(repr(value) if isinstance(value, str) else encode_json(value).decode()))
+    return escape_line(_clip(repr(str(value)) if isinstance(value, str) else encode_json(value).decode()))
 
 
 def _conclusion(report: ReplayReport) -> ReportLine:

@@ -1,6 +1,7 @@
 """Replays a run: feeds its recorded responses to fresh envs, and compares what they give with the record."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -67,6 +68,8 @@ def replay_run(
     with, if it was recorded with one.
     """
     also = check_also(also)
+    if not 0 <= tolerance < math.inf:
+        raise InputError(f"Expected a tolerance of 0 or more that is finite, got {tolerance}.")
     with open_single_run(path) as run:
         job = _ReplayJob(run, _read_config(run, redact), where, limit, ReplayCounter(most), on_progress)
         tasks = job.load_tasks(env, args or {})
