@@ -2,8 +2,9 @@
 
 import pytest
 
+import rolltrace
 from rolltrace.check.audit import MAX_EXAMPLES
-from rolltrace.check.check_run import IterationChecker
+from rolltrace.check.check_run import IterationChecker, check_run
 from rolltrace.check.settings import AuditSettings, CheckSettings
 from seeded_runs import SeededRun, assert_seeded, found, passes, play_clean, response_of
 
@@ -107,6 +108,15 @@ def test_tool_call_without_result(seeded: SeededRun):
 
     changed = seeded.change([record], remove)
     assert_seeded(seeded, "tool_call_without_result", changed)
+
+
+def test_a_call_of_a_tool_that_was_not_offered_is_no_fault_of_the_run(tmp_path):
+    """An env without tools has no results to give, whatever the policy writes."""
+    policy = "scripted:fault,kind=unknown_tool"
+    rolltrace.play("guess_number", policy, out=tmp_path / "run", groups=1, group_size=2)
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert all(any(message.tool_calls for message in one.messages) for one in run.rollouts())
+    assert found(check_run(tmp_path / "run", only=["tool_call_without_result"])) == {}
 
 
 def test_tool_errors(seeded: SeededRun):

@@ -154,6 +154,8 @@ def tool_call_without_result(rollout: Rollout, _: CheckSettings) -> bool | None:
     """Each call is answered before the policy's next turn."""
     if not any(message.tool_calls for message in rollout.messages):
         return None
+    if not any(rollout.tools) and not any(message.role == "tool" for message in rollout.messages):
+        return None  # the policy called a tool that it was not offered
     open_calls: set[str] = set()
     for message in rollout.conversation:
         if message.role == "assistant" and open_calls:
