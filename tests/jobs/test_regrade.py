@@ -539,3 +539,82 @@ def test_two_regrades_with_the_same_grader_do_not_run_at_once(tmp_path):
         assert (await first).graded == 12
 
     asyncio.run(main())
+
+
+def test_two_regrades_do_not_make_rewards_at_once(tmp_path):
+    """Some rollouts of a group would get the values of one, and some those of the other."""
+    path = record(tmp_path / "run")
+
+    async def main():
+        started, ends = asyncio.Event(), asyncio.Event()
+
+        class Waiting(Grader):
+            version = 1
+
+            async def grade(self, rollout):
+                started.set()
+                await ends.wait()
+                return Grade(1.0)
+
+        first = asyncio.create_task(rolltrace.regrade_async(path, Waiting(), as_reward=True))
+        await started.wait()
+        with pytest.raises(InputError, match="as reward, but one is running"):
+            await rolltrace.regrade_async(path, "exact", as_reward=True)
+        assert (await rolltrace.regrade_async(path, "exact")).graded == 12
+        ends.set()
+        assert (await first).rewards == 12
+
+    asyncio.run(main())
+
+
+def test_the_mean_of_huge_grades_of_a_group_is_finite(tmp_path):
+    """Their sum is not."""
+    path = record(tmp_path / "run", ANSWERS[:1], REFERENCES[:1])
+
+    class Huge(GroupGrader):
+        version = 1
+
+        async def grade_group(self, rollouts):
+            return GroupGrade({rollout.id: Grade(1e308) for rollout in rollouts}, reward_data={"judged": 1.0})
+
+    summary = regrade(path, Huge())
+    with open_run(path) as run:
+        sql = f"select value from scores where name = '{summary.name}' and rollout is null"
+        assert run.sql(sql).fetchall() == [(1e308,)]
+
+
+def test_members_without_a_grade_have_the_same_error(tmp_path):
+    """The report counts errors by their text."""
+    path = record(tmp_path / "run")
+
+    class Lazy(GroupGrader):
+        version = 1
+
+        async def grade_group(self, rollouts):
+            return {rollouts[0].id: 1.0}
+
+    assert sorted(regrade(path, Lazy()).report.errors.values()) == [3, 9]
+
+
+def test_damaged_lines_are_reported(tmp_path):
+    """A grader of groups gets groups without those members, and the caller learns it."""
+    path = record(tmp_path / "run")
+    [file] = (path / "rollouts").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"What is 0?", b"What is 1?", 1))
+    summary = regrade(path, "exact")
+    assert summary.graded == 11
+    assert len(summary.read_errors) == 1
+
+
+def test_a_session_that_was_killed_while_it_made_rewards_is_continued(tmp_path):
+    """No later session would continue it otherwise, and the run would keep a dead session."""
+    path = record(tmp_path / "run")
+    summary = regrade(path, "exact")
+    [(rollout,)] = open_run(path).sql("select id from rollouts limit 1").fetchall()
+    killed = create_run(path, join=True)
+    killed.score(rollout, "reward", 1.0, data={"regrade": summary.name})
+    killed.flush()
+    regrade(path, "exact", as_reward=True)
+    with open_run(path) as run:
+        assert [killed.session] in [list(ledger.continues or ()) for ledger in run.ledgers().values()]
+    killed.close()

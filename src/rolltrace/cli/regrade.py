@@ -59,7 +59,7 @@ def regrade(
     """
     from rolltrace.cli.hints import command
     from rolltrace.cli.run import parse_arguments, parse_policies
-    from rolltrace.cli.screen.console import stdout_console, write_json
+    from rolltrace.cli.screen.console import show_read_errors, stdout_console, write_json
     from rolltrace.cli.screen.regrade_report import regrade_progress, show_regrade
     from rolltrace.cli.signals import exit_on_signal
     from rolltrace.jobs.regrade import regrade as regrade_run
@@ -90,6 +90,7 @@ def regrade(
         write_json(summary)
     else:
         show_regrade(stdout_console(), summary)
+    show_read_errors(summary.read_errors)
     if summary.report.moved and not as_reward:
         click.echo("Rewards are as they were: --as-reward makes the new values the rewards.", err=True)
     if summary.report.rollouts:

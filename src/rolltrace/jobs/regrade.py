@@ -61,6 +61,8 @@ class RegradeSummary(msgspec.Struct, frozen=True, kw_only=True):
     """With `as_reward`: groups in which only some members have the new value as their reward."""
     seconds: float
     """Of grading, without reading the tables and the report."""
+    read_errors: list[str]
+    """Lines of the run that could not be read, and so were not graded."""
     report: RegradeReport
 
     @property
@@ -110,7 +112,9 @@ class _RegradeJob(_GradedRun, frozen=True, kw_only=True):
             self._require_rollouts(counts)
             tally, mixed = Tally(), 0
             async with contextlib.AsyncExitStack() as stack:
-                stack.enter_context(_only_regrade(run, named))
+                stack.enter_context(_only_regrade(run, named.score_name))
+                if self.as_reward:
+                    stack.enter_context(_only_regrade(run, "reward"))
                 regrading = None
                 if counts.pending or self.as_reward:
                     regrading = await self._open(stack, active, scope, named, tally)
@@ -120,6 +124,7 @@ class _RegradeJob(_GradedRun, frozen=True, kw_only=True):
                 if regrading is not None and self.as_reward:
                     await regrading.make_rewards()
                     mixed = scope.mixed_groups()
+            read_errors = list(map(str, run.problems))
         skipped = {
             "it failed or was cancelled": counts.not_ok,
             "it was retried": counts.retried,
@@ -138,6 +143,7 @@ class _RegradeJob(_GradedRun, frozen=True, kw_only=True):
             rewards=tally.rewards,
             mixed_groups=mixed,
             seconds=tally.seconds,
+            read_errors=read_errors,
             report=report,
         )
 
@@ -230,12 +236,12 @@ def _dead_sessions(run: Run, scope: RegradeScope) -> list[str]:
 
 
 @contextlib.contextmanager
-def _only_regrade(run: Run, named: NamedGrader) -> Iterator[None]:
-    """Raise `InputError` if another process of this machine regrades the run with the same grader."""
+def _only_regrade(run: Run, score_name: str) -> Iterator[None]:
+    """Raise `InputError` if another process of this machine regrades the run and writes scores of this name."""
     if is_address(run.path):
         yield
         return
-    name = hashlib.blake2b(named.score_name.encode(), digest_size=8).hexdigest()
+    name = hashlib.blake2b(score_name.encode(), digest_size=8).hexdigest()
     try:
         (run.path / CACHE).mkdir(exist_ok=True)
         lock = FileLock(run.path / CACHE / f".regrade-{name}.lock")
@@ -243,7 +249,7 @@ def _only_regrade(run: Run, named: NamedGrader) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"Cannot write to {run.path}: {error.strerror or error}.") from error
     if not is_free:
-        raise InputError(f"Expected no other regrade of {run.path} as {named.score_name}, but one is running.")
+        raise InputError(f"Expected no other regrade of {run.path} as {score_name}, but one is running.")
     try:
         yield
     finally:

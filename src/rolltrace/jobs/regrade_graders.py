@@ -162,7 +162,7 @@ def load_grader(
         if spec not in GRADERS:
             unknown = UnknownNameError.for_name("grader", spec, GRADERS)
             raise UnknownNameError(f"{unknown} Your own grader has the form package.module:object.")
-        if spec in _ASKING and not policies:
+        if spec in _ASKING and not {"policy", "grader"} & policies.keys():
             raise InputError(f"Expected a policy for the grader {spec}, got none: pass --policy grader=SPEC.")
         grader: AnyGrader = call_with_arguments(GRADERS[spec], args, spec)
         name, declared = spec, _BUILT_IN_VERSION

@@ -5,7 +5,6 @@ import functools
 import gc
 import inspect
 import itertools
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from rolltrace.trace.coerce import coerce_record
 from rolltrace.trace.failure import Failure, failure_of
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.ids import new_id
+from rolltrace.trace.json_numbers import mean_of
 from rolltrace.trace.quote import text_source
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Grade, GroupKey, Score
@@ -241,13 +241,11 @@ class Regrading:
     def _member_outcome(self, rollout: str, grades: Mapping[str, Any]) -> GradeOrFailure:
         try:
             if rollout not in grades:
-                raise GraderError(
-                    f"Expected {self._grader_name} to grade rollout {rollout}, which is ok, got no grade."
-                )
+                raise GraderError(f"Expected {self._grader_name} to grade every rollout that is ok, got no grade.")
             grade = grades[rollout]
             if isinstance(grade, BaseException) and not isinstance(grade, Exception):
                 return failure_of(Layer.GRADER, grade)
-            return validate_grade(grade, f"{self._grader_name} for rollout {rollout}")
+            return validate_grade(grade, f"{self._grader_name} for a rollout")
         except Exception as error:  # noqa: BLE001 - the other members keep their grades
             return failure_of(Layer.GRADER, error)
 
@@ -268,7 +266,7 @@ class Regrading:
         failure = next((each for each in outcomes.values() if isinstance(each, Failure)), None)
         score = self._score(
             self._score_name,
-            math.fsum(rewards) / len(rewards) if rewards else None,
+            mean_of(rewards) if rewards else None,
             group=key,
             data=data,
             error=None if rewards else failure,

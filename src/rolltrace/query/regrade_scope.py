@@ -168,8 +168,10 @@ class RegradeScope:
         return select_latest_scores(LOCATION_VIEWS["scores"], "reward", value)
 
     def sessions(self) -> list[str]:
-        """The sessions that wrote scores of this name."""
-        sql = f"select distinct session from scores where name = {sql_literal(self.name)}"
+        """The sessions that wrote scores of this name, or made them rewards."""
+        name = sql_literal(self.name)
+        of_rewards = f"name = 'reward' and data ->> '$.regrade' = {name}"
+        sql = f"select distinct session from scores where name = {name} or ({of_rewards})"
         return [session for (session,) in self.select(sql)]
 
 

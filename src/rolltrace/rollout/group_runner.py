@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from rolltrace.trace.coerce import coerce_record
 from rolltrace.trace.failure import INTERRUPTED, Failure, failure_of
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.ids import new_id
+from rolltrace.trace.json_numbers import mean_of
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Grade, GroupKey, Score, latest_reward
 from rolltrace.trace.stop_reasons import Layer, Status
@@ -278,7 +278,7 @@ class GroupRunner:
             data["notes"] = self._notes
         rewards = [graded.grade.reward for graded in member_grades if graded.grade is not None]
         if rewards:
-            self._score("group_grade", math.fsum(rewards) / len(rewards), group=self.key, data=data)
+            self._score("group_grade", mean_of(rewards), group=self.key, data=data)
             return
         ungraded = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")
         failure = next((graded.failure for graded in member_grades if graded.failure is not None), ungraded)

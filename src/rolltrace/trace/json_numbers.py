@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 NON_FINITE: dict[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -103,3 +103,11 @@ def _scalar(value: Any) -> bool | int | float | None:
         return None
     number = float(plain)  # Fraction, Decimal, long double
     return None if math.isinf(number) and number != plain else number
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean of finite numbers, also of those whose sum is too large for a float."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)

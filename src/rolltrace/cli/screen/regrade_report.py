@@ -54,7 +54,7 @@ def show_regrade(console: Console, summary: "RegradeSummary") -> None:
         facts.append(f"{plural(summary.rewards, 'reward')} replaced")
     print_wrapped(console, Text(" · ".join(facts), "dim"))
     if summary.mixed_groups:
-        mixed = f"{plural(summary.mixed_groups, 'group')} now have old and new rewards: their advantages mix two scales"
+        mixed = f"old and new rewards in {plural(summary.mixed_groups, 'group')}: advantages mix two scales"
         print_wrapped(console, Text(f"! {mixed}", "yellow"))
     for reason, count in summary.skipped.items():
         print_wrapped(console, Text(f"not graded: {count:,} × {escape_line(reason)}", "yellow"))
