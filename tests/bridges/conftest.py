@@ -2,11 +2,11 @@
 
 import pytest
 
-import rolltrace
+from unexplained_findings import explained_run
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run that is being written."""
-    with rolltrace.create_run(tmp_path / "run") as writer:
+    with explained_run(request, tmp_path / "run") as writer:
         yield writer

@@ -9,6 +9,8 @@ import rolltrace
 from loopback import chat, serving
 from rolltrace.store.reader import RunReader
 
+pytestmark = pytest.mark.warns("history_not_continued", "reward_missing")
+
 openai = pytest.importorskip("openai")
 
 WHICH = {"env": "chat", "task": "t", "group": "g", "index": 0}

@@ -19,6 +19,8 @@ from loopback import chat, serving
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
 
+pytestmark = pytest.mark.warns("dropped", "history_not_continued", "reward_missing")
+
 openai = pytest.importorskip("openai")
 
 WHICH = {"env": "chat", "task": "t", "group": "g", "index": 0}

@@ -24,6 +24,8 @@ from rolltrace.bridges.api_calls import EventStream, decompress
 from rolltrace.bridges.proxy import RecordingProxy
 from rolltrace.store.reader import RunReader
 
+pytestmark = pytest.mark.warns("dropped", "empty_responses", "history_not_continued", "index_gaps", "reward_missing")
+
 STREAMS = 200
 
 

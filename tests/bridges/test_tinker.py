@@ -40,6 +40,7 @@ from rolltrace.bridges.tinker_group import trainer
 from rolltrace.errors import InputError
 from rolltrace.trace.convert import as_message
 from tinker_service import CUT, MALFORMED, MODEL, SamplingClient, ServiceClient, make_renderer, play
+from unexplained_findings import explained_run
 
 RENDERER = "qwen3_disable_thinking"
 
@@ -229,10 +230,16 @@ def seen(monkeypatch):
     return groups
 
 
+TRAINING = [
+    "evaluation_task_in_training", "group_prompts", "history_not_continued", "history_tokenized_again", "logprob_gap",
+]  # fmt: skip
+"""What audits warn of in a training on several environments, with a stand-in for the service."""
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run with tokens."""
-    with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
+    with explained_run(request, tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
 
 
@@ -337,6 +344,7 @@ def trained(tmp_path, monkeypatch, run, seen):
     return renderer, client, seen, read(run)
 
 
+@pytest.mark.warns(*TRAINING)
 def test_the_record_is_what_the_training_loop_saw(trained):
     """Each trajectory of two iterations has a rollout with its tokens, messages, rewards, numbers and stop reason."""
     renderer, client, groups, recorded = trained
@@ -357,6 +365,7 @@ def test_the_record_is_what_the_training_loop_saw(trained):
     assert len(client.sampled) == sum(len(one.steps) for one in recorded)
 
 
+@pytest.mark.warns(*TRAINING)
 def test_every_env_has_what_was_asked_for_on_every_way_out(trained):
     """Prompt, response, reward data, and env state where there is one: on success, parse error, overflow and cut."""
     _, _, _, recorded = trained
@@ -392,6 +401,7 @@ def test_every_env_has_what_was_asked_for_on_every_way_out(trained):
     )
 
 
+@pytest.mark.warns(*TRAINING)
 def test_scores_of_the_preference_env_are_on_the_right_trajectories(trained):
     """Longer answers win; one that does not end well loses a point for its format."""
     _, _, _, recorded = trained
@@ -427,6 +437,7 @@ def test_advantages_are_those_that_were_trained_on(tmp_path, monkeypatch, run, s
     recorded.undo()
 
 
+@pytest.mark.warns("evaluation_task_in_training")
 def test_evaluations_have_the_iteration_of_the_training_loop(tmp_path, monkeypatch, run):
     """An evaluation of every other iteration is recorded in that iteration."""
     renderer = make_renderer(RENDERER)
@@ -455,6 +466,7 @@ def test_other_training_loops(tmp_path, monkeypatch, run, seen, mode):
     recorded.undo()
 
 
+@pytest.mark.warns("evaluation_task_in_training")
 def test_a_second_training(tmp_path, monkeypatch, run):
     """Groups that are played again by another training have names of their own."""
     renderer = make_renderer(RENDERER)
@@ -530,6 +542,7 @@ def test_failures_and_their_retries(run, seen):
     recorded.undo()
 
 
+@pytest.mark.warns("reward_missing")
 def test_siblings_of_a_failure_are_recorded(run):
     """If one failure ends the group, finished siblings keep their steps, and have no total."""
     recorded = record(problems(make_renderer(RENDERER), 3, Breaks), run)
@@ -542,6 +555,7 @@ def test_siblings_of_a_failure_are_recorded(run):
     recorded.undo()
 
 
+@pytest.mark.warns("reward_missing")
 async def test_a_sibling_that_goes_on_after_the_group_has_failed(run):
     """tinker-cookbook does not stop it: it is recorded to its end, without a total."""
     recorded = record(problems(make_renderer(RENDERER), 2, Breaks), run)
@@ -662,6 +676,7 @@ def test_a_grader_that_fails(run):
     recorded.undo()
 
 
+@pytest.mark.warns("reward_missing")
 def test_a_cancelled_group(run):
     """Members that were playing are recorded as cancelled, with their prompt."""
     renderer = make_renderer(RENDERER)
@@ -770,6 +785,7 @@ def test_methods_of_instances_are_kept(run):
     assert recorded.failed == 0
 
 
+@pytest.mark.warns("dropped")
 def test_a_process_that_is_told_to_end(run):
     """What is being played is recorded as cancelled, with the steps it has."""
     recorded = record(SumToolBuilder(make_renderer(RENDERER), 1), run)
@@ -880,6 +896,7 @@ def answer_sums(prompt):
     return "42"
 
 
+@pytest.mark.warns("evaluation_task_in_training")
 def test_process_pools(tmp_path, run):
     """Groups that other processes play are recorded by them, each at its place; advantages by the trainer."""
     renderer = make_renderer(RENDERER)
@@ -940,6 +957,7 @@ class TokenBuilder(EnvGroupBuilder):
         return [TokenEnv()]
 
 
+@pytest.mark.warns("history_not_continued")
 def test_an_env_without_a_renderer(run, seen):
     """Its prompts and responses are recorded as token ids, and its state as it changes."""
     recorded = record(TokenBuilder(), run)
@@ -989,6 +1007,7 @@ class ImageEnv(TokenEnv):
         return tinker.ModelInput(chunks=[before, image, after]), ["x"]
 
 
+@pytest.mark.warns("reward_missing")
 async def test_images_in_a_prompt(run):
     """The tokens of the prompt are those of its text; where images were, and how long, is recorded beside them."""
     recorded = record(TokenBuilder(), run)
@@ -1009,6 +1028,7 @@ def board_of(env):
     return {"board": env.coordinator.state.game_state["board"], "api_key": "sk-abc"}
 
 
+@pytest.mark.warns("group_prompts", "history_not_continued")
 def test_a_state_of_your_own(run):
     """`state` reads the env's state; secrets in it are redacted."""
     recorded = record(games(make_renderer(RENDERER)), run, state=board_of)
@@ -1060,6 +1080,7 @@ def test_an_env_that_changes_its_messages(run):
     recorded.undo()
 
 
+@pytest.mark.warns("reward_missing")
 def test_a_loop_of_your_own(run):
     """Without the functions of tinker-cookbook that play, log-probabilities come from the group's trajectories."""
     renderer = make_renderer(RENDERER)

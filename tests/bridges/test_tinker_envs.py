@@ -22,6 +22,7 @@ from rolltrace.bridges.tinker import to_tinker
 from rolltrace.errors import InputError
 from rolltrace.testing.noisy import NoisyPolicy
 from tinker_service import CUT, MALFORMED, MODEL, ServiceClient, make_renderer, make_tokenizer, play
+from unexplained_findings import explained_run
 
 ROLES = {"grader": NoisyPolicy()}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "EXPRESSION"}}\n</tool_call>'
@@ -36,9 +37,9 @@ def undone():
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run with tokens."""
-    with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
+    with explained_run(request, tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
 
 
@@ -118,6 +119,7 @@ def assert_same(recorded, groups):
 
 
 @pytest.mark.parametrize("env", ["calculator", "guess_number", "preference"])
+@pytest.mark.warns("evaluation_task_in_training", "logprob_gap", "truncated_responses", "history_tokenized_again")
 def test_the_training_loop_plays_our_environments(tmp_path, monkeypatch, run, seen, env):
     """Two iterations with evaluations: tools, games of several turns, and a group's grader."""
     renderer = make_renderer()
@@ -177,6 +179,7 @@ def test_a_prompt_that_does_not_fit(run):
     dataset.undo()
 
 
+@pytest.mark.warns("failed_score")
 def test_an_environment_that_fails(run):
     """tinker-cookbook sees the error of our environment, and goes on with the others of the group."""
     dataset = to_tinker("preference", make_renderer(), run=run, batch_size=1, group_size=2, batches=1)

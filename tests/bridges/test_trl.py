@@ -36,6 +36,7 @@ from tiny_trl import (
     sums,
     tokens_of,
 )
+from unexplained_findings import explained_run
 
 GRPOConfig, GRPOTrainer = tiny_trl.trl.GRPOConfig, tiny_trl.trl.GRPOTrainer
 TrainerState = tiny_trl.transformers.TrainerState
@@ -47,9 +48,9 @@ BIASES = {END: 5, CALL: 5}
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run with token ids that is being written."""
-    with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
+    with explained_run(request, tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
 
 
@@ -202,6 +203,7 @@ def test_a_call_that_cannot_be_parsed(tmp_path, run):
     assert any(BAD_CALL in one.conversation[-1].content for one in rollouts)
 
 
+@pytest.mark.warns("reward_missing")
 def test_rewards_that_are_none(tmp_path, run):
     """A function that returned None has no number; if all did, the rollout has no reward."""
 
@@ -351,6 +353,7 @@ def test_a_trainer_that_fails_between_generation_and_rewards(tmp_path, run, monk
 
 
 @pytest.mark.parametrize("kind", [SpiedGRPO, SpiedRLOO])
+@pytest.mark.warns("evaluation_task_in_training")
 def test_evaluations_are_splits(tmp_path, run, kind):
     """Each evaluation set is a split of its own, with its own groups, at the step at which it was played."""
     evaluation = {"easy": sums(3), "hard": sums(2)}
@@ -413,6 +416,7 @@ def test_rloo(tmp_path, run, beta):
     assert recorded.failed == 0
     assert len(rollouts) == 12
     assert_equal(rollouts, trainer)
+    assert [score(one, "advantage").data for one in rollouts] == [{"after_penalty": True} if beta else {}] * 12
     assert {one.policy for one in rollouts} == {str(tmp_path / "model")}
 
 
@@ -668,6 +672,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.warns("evaluation_task_in_training")
 def test_two_processes(tmp_path):
     """The rollouts of two processes make up whole groups, each with the numbers of its own process."""
     with socket.socket() as free:

@@ -16,6 +16,7 @@ from rolltrace.envs.guess_number import GuessNumberTasks
 from rolltrace.errors import InputError
 from rolltrace.trace.stop_reasons import Status
 from tiny_trl import END, SpiedGRPO, favour, logps_of, rollouts_of, score, tokens_of
+from unexplained_findings import explained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch and transformers
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "2 + 3"}}\n</tool_call>'
@@ -24,9 +25,9 @@ TALK = {END: 6, ANSWER: 6}
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run with token ids that is being written."""
-    with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
+    with explained_run(request, tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
 
 
@@ -102,6 +103,7 @@ def assert_equal(rollouts, trainer):
     ],
     ids=lambda value: getattr(value, "env", None),
 )
+@pytest.mark.warns("empty_responses")
 def test_three_steps_on_an_environment(tmp_path, run, tasks, biases, most_steps):
     """The environment's rewards are those that TRL learns from, and the record has the tokens that it learns on."""
     trainer = make_trainer(tmp_path, tasks, biases, arguments={"run": run})

@@ -16,6 +16,7 @@ from rolltrace.errors import InputError
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
+from unexplained_findings import explained_run
 from vf_endpoint import CALL, Endpoint, make_tokenizer, plain, rollouts_of
 
 vf = pytest.importorskip("verifiers.v1")
@@ -35,9 +36,9 @@ def endpoint(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run that records tokens."""
-    with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
+    with explained_run(request, tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
 
 
@@ -143,6 +144,7 @@ async def test_tokens_and_full_log_probabilities(run, endpoint, tmp_path):
     assert any(round(logprob, 4) != logprob for logprob in rollout.steps[0].tokens.logprobs)
 
 
+@pytest.mark.warns("history_not_continued")
 async def test_compaction_replaces_the_history(run, endpoint):
     """A second root in the graph is a step whose prompt starts over."""
     [episode] = await play(make_env(harness={"compacts": True}, agent={"max_turns": 3}), context(endpoint), run)

@@ -19,6 +19,7 @@ from rolltrace.errors import InputError
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.stop_reasons import Layer, Status
+from unexplained_findings import explained_run
 from vf_endpoint import Endpoint, completion, make_tokenizer, plain, rollouts_of
 
 vf = pytest.importorskip("verifiers.v1")
@@ -57,9 +58,9 @@ def endpoint(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(request, tmp_path):
     """A run that records tokens."""
-    with rolltrace.create_run(tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
+    with explained_run(request, tmp_path / "run", trace=rolltrace.Recording(tokens=True)) as writer:
         yield writer
 
 
@@ -117,6 +118,7 @@ async def test_a_tasks_object_without_a_run(endpoint):
     assert "from 1 to 9" in trace.nodes[0].message.content
 
 
+@pytest.mark.warns("history_tokenized_again")
 async def test_tokens_are_those_of_the_trace(run, endpoint, tmp_path):
     """With verifiers' client for training, our record has its tokens and log-probabilities."""
     model = str(make_tokenizer(tmp_path / "tokenizer"))
@@ -171,7 +173,7 @@ async def test_other_roles(run, endpoint):
     """A grader has its own policy; without one, the agent is not asked in its place."""
     [trace] = await play(to_verifiers("rubric", run=run, roles={"grader": NoisyPolicy(correct=1)}), endpoint)
     assert trace.num_turns == 1
-    [failed] = await play(to_verifiers("rubric", run=run), endpoint)
+    [failed] = await play(to_verifiers("rubric", run=run, iteration=1), endpoint)
     good, bad = rollouts_of(run)
     assert (good.reward, good.status) == (trace.reward, Status.OK)
     assert "needs a policy of its own" in bad.error.message

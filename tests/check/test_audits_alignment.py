@@ -297,6 +297,15 @@ def test_advantages_that_follow_nothing(sums):
     assert "too little data" in sums.outcome("advantage_formula", strict)[1]
 
 
+def test_advantages_after_a_penalty_are_not_compared(sums):
+    """The rewards that they follow from are not recorded; the recorder says so."""
+    values = advantages(sums, centred)
+    with create_run(sums.path, join=True, continues=[]) as writer:
+        for number, (rollout, value) in enumerate(values.items()):
+            writer.score(rollout, "advantage", value - number % 3, data={"after_penalty": True})
+    assert not advantage_findings(sums)
+
+
 def test_without_advantages_the_audits_say_so(sums):
     """Nothing was compared."""
     assert all("no advantages" in sums.outcome(audit)[1] for audit in AUDITS)

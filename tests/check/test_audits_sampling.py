@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rolltrace.check.audit import MAX_EXAMPLES
-from seeded_runs import SeededRun, assert_seeded, checked_clean, passes, response_of
+from seeded_runs import SeededRun, assert_seeded, checked_clean, found, passes, response_of
 
 ENV = "guess_number"  # the env with most responses
 
@@ -96,6 +96,20 @@ def test_wrong_logprobs(tokens: SeededRun, audit, make):
         own["logprobs"] = make(own["logprobs"])
 
     assert_seeded(tokens, audit, tokens.change(tokens.records(env="arithmetic")[:3], change))
+
+
+@pytest.mark.parametrize(("ranges", "is_found"), [([[2, 4]], False), ([[4, 9]], True), ("odd", True), ([3], True)])
+def test_tokens_of_the_environment_have_no_logprobs(tokens: SeededRun, ranges, is_found):
+    """What a rollout function inserted into a response was not sampled, so it has none."""
+
+    def insert(record):
+        step = record["steps"][0]
+        step["tokens"]["logprobs"][3] = "NaN"
+        step["extra"] = {"env_tokens": ranges}
+
+    changed = tokens.change(tokens.records(env="arithmetic")[:3], insert)
+    expected = {"impossible_logprobs": {*changed}} if is_found else {}
+    assert found(tokens.check(only=["impossible_logprobs", "zero_logprobs"])) == expected
 
 
 def test_history_tokenized_again(tokens: SeededRun):

@@ -33,13 +33,13 @@ def tokenizer(tmp_path):
 
 @pytest.fixture
 def tokenized(seeded: SeededRun):
-    """The run, in which each response of one env has its tokens."""
+    """The run, in which the first response of each group of one env has its tokens."""
 
     def add(record):
         response_of(record)["content"] = "the answer is 12"
         record["steps"][0]["tokens"] = {"prompt": [0, 2, 3], "response": [2, 3, 4, 5], "logprobs": None}
 
-    seeded.change(seeded.records(env="arithmetic"), add)
+    seeded.change(seeded.records(env="arithmetic", index=0), add)
     return seeded
 
 
@@ -48,7 +48,7 @@ def test_tokens_are_not_the_text(tokenized: SeededRun, tokenizer):
     """The text says 12, the tokens 13."""
     settings = CheckSettings(tokenizer=tokenizer)
     assert found(tokenized.check(settings)) == {}
-    [one, *_] = tokenized.records(env="arithmetic")
+    [one, *_] = tokenized.records(env="arithmetic", index=0)
     changed = tokenized.change([one], lambda record: record["steps"][0]["tokens"].update(response=[2, 3, 4, 6]))
     assert_seeded(tokenized, "tokens_are_not_the_text", changed, settings=settings)
 
@@ -57,7 +57,7 @@ def test_tokens_are_not_the_text(tokenized: SeededRun, tokenizer):
 def test_double_bos(tokenized: SeededRun, tokenizer):
     """The chat template and the tokenizer both add it."""
     settings = CheckSettings(tokenizer=tokenizer)
-    [one, *_] = tokenized.records(env="arithmetic")
+    [one, *_] = tokenized.records(env="arithmetic", index=0)
     changed = tokenized.change([one], lambda record: record["steps"][0]["tokens"].update(prompt=[0, 0, 2]))
     assert_seeded(tokenized, "double_bos", changed, settings=settings)
 
@@ -65,7 +65,8 @@ def test_double_bos(tokenized: SeededRun, tokenizer):
 def test_without_a_tokenizer_these_do_not_look(tokenized: SeededRun):
     """They do not guess."""
     tokenized.change(
-        tokenized.records(env="arithmetic"), lambda record: record["steps"][0]["tokens"].update(prompt=[0, 0, 2])
+        tokenized.records(env="arithmetic", index=0),
+        lambda record: record["steps"][0]["tokens"].update(prompt=[0, 0, 2]),
     )
     assert found(tokenized.check(only=["double_bos", "tokens_are_not_the_text"])) == {}
 

@@ -14,6 +14,8 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.testing.check_env import check_env
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.stop_reasons import Status
+from seeded_runs import play_clean
+from unexplained_findings import assert_explained
 
 gem = pytest.importorskip("gem")
 
@@ -92,3 +94,9 @@ def test_what_cannot_be_played_is_refused():
         load_env("gem:math:GSM8K")
     assert NUMBER in list_members("gem")
     assert not any(type(handler) is logging.StreamHandler for handler in logging.getLogger().handlers)
+
+
+def test_no_audit_finds_anything_in_a_run(tmp_path):
+    """In a game that scripted guesses win now and then."""
+    policy = ScriptedReplies(lambda request: rf"\boxed{{{1 + (request.seed or 0) % 10}}}")
+    assert_explained(play_clean(tmp_path / "run", {NUMBER: {}}, policy))

@@ -16,6 +16,8 @@ from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.testing.check_env import check_env
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.stop_reasons import Layer, Status
+from seeded_runs import play_clean
+from unexplained_findings import assert_explained
 
 pytest.importorskip("openenv")
 
@@ -209,3 +211,9 @@ def test_actions(text, action):
     """An action is a JSON object, with or without a code fence, or the value of the only field."""
     assert parse_action(text, {"required": ["number"]}) == action
     assert parse_action(text, {"required": []}) == (action if "{" in text else None)
+
+
+def test_no_audit_finds_anything_in_a_run(tmp_path, url):
+    """In a game that scripted guesses win in the end."""
+    policy = ScriptedReplies(lambda request: str((request.seed or 0) % 9))
+    assert_explained(play_clean(tmp_path / "run", {f"openenv:{url}": {"sessions": 2}}, policy, iterations=2))

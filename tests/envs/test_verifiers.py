@@ -18,6 +18,8 @@ from rolltrace.testing.check_env import check_env
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
+from seeded_runs import play_clean
+from unexplained_findings import assert_explained
 
 pytest.importorskip("verifiers.v1")
 
@@ -196,3 +198,14 @@ def test_what_is_used_of_tool_servers():
     assert list(inspect.signature(tools._push_state).parameters) == ["before"]
     assert isinstance(tools._exit_stack, contextlib.AsyncExitStack)
     assert tools.server_name == "shop"
+
+
+def test_no_audit_finds_anything_in_a_run(tmp_path):
+    """With tools, whose results answer their calls; there are few tasks, so groups are many tries of the same."""
+
+    def reply(request):
+        if request.step:
+            return "Done."
+        return calling(put(thing=("apples", "pears")[(request.seed or 0) % 2], count=1 + (request.seed or 0) % 3))
+
+    assert_explained(play_clean(tmp_path / "run", {"verifiers:vf-shop": {}}, ScriptedReplies(reply), groups=2))

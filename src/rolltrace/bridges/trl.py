@@ -204,14 +204,19 @@ class RecordedTrainer:
             name: values[batch.stale.get(name, 0) :] for name, values in self.trainer._pending_extra_logs.items()
         }
 
+    def _changes_rewards(self) -> bool:
+        """Whether RLOO takes a penalty off the rewards, or clips them, before it computes advantages."""
+        return self.trainer.beta != 0.0 or bool(getattr(self.trainer, "reward_clip_range", None))
+
     def _finish(self, batch: _Batch, output: Mapping[str, Any]) -> None:
         written = self._find_written(batch) if self._runner_records else self._write(batch)
         logps = batch.logps if "old_logps" in output else output.get("old_per_token_logps")
         keeps_tokens = bool(self._run.recording.tokens)
+        data = {"after_penalty": True} if "old_logps" in output and self._changes_rewards() else None
         for number, (rollout, advantage) in enumerate(zip(written, output["advantages"].tolist(), strict=True)):
             if rollout is None:
                 continue
-            self._guard(self._run.score, rollout.id, "advantage", advantage, producer=PRODUCER)
+            self._guard(self._run.score, rollout.id, "advantage", advantage, producer=PRODUCER, data=data)
             if not keeps_tokens or not output["completion_mask"][number].any():
                 continue  # TRL has masked a truncated completion: what it computes for it means nothing
             if logps is not None:

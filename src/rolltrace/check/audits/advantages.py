@@ -38,11 +38,14 @@ def _fit(name: str, difference: str) -> str:
     return f"case when any_value(differs) then {found} else any_value(size) <= 1e-2 end"
 
 
-# A group counts if all its members with a reward have an advantage, so that its own mean is known.
+# A group counts if all its members with a reward have an advantage, so that its own mean is known. An advantage of a
+# reward less a penalty that is not recorded (`after_penalty` in the score's data) does not follow from the reward.
 _GROUPS = f"""
     with given as (
         select rollout, arg_max(value, created_at) as a from scores
-        where name = 'advantage' and value is not null and rollout is not null group by rollout
+        where name = 'advantage' and value is not null and rollout is not null
+            and not coalesce(try_cast(data ->> '$.after_penalty' as boolean), false)
+        group by rollout
     ), members as (
         select {GROUP_COLUMNS}, r.id, r."index", r.reward, given.a, r.seat
         from rollouts r left join given on given.rollout = r.id where r.reward is not null

@@ -1,7 +1,8 @@
 """Audits of what was sampled: truncation, parse errors, empty responses, stop sequences, log-probabilities."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
 from rolltrace.check.audit_tables import AuditTables, examples, scope_address
@@ -109,8 +110,24 @@ def impossible_logprobs(rollout: Rollout, _: CheckSettings) -> bool | None:
     return any(not -math.inf < one <= _ROUNDING for logprobs in known for one in logprobs) if known else None
 
 
-def _known_logprobs(rollout: Rollout) -> list[tuple[float, ...]]:
-    return [step.tokens.logprobs for step in rollout.steps if step.tokens is not None and step.tokens.logprobs]
+def _known_logprobs(rollout: Rollout) -> list[Sequence[float]]:
+    """The log-probabilities of each response's tokens, without those that the environment wrote."""
+    return [
+        _without_ranges(step.tokens.logprobs, step.extra["env_tokens"])
+        if "env_tokens" in step.extra
+        else step.tokens.logprobs
+        for step in rollout.steps
+        if step.tokens is not None and step.tokens.logprobs
+    ]
+
+
+def _without_ranges(numbers: Sequence[float], ranges: Any) -> list[float]:
+    """The numbers that are in none of the ranges, which may be any value."""
+    try:
+        known = [(int(first), int(last)) for first, last in ranges]
+    except (TypeError, ValueError):
+        known = []
+    return [one for place, one in enumerate(numbers) if not any(first <= place < last for first, last in known)]
 
 
 @audit(
