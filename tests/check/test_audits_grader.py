@@ -13,8 +13,8 @@ def matrices(seeded: SeededRun) -> list:
     return [one for one in seeded.records("scores") if one["name"] == "group_grade"]
 
 
-def decide(seeded: SeededRun, decision) -> list:
-    """Replace what the judge decided between the members of each group; the scores."""
+def decide(seeded: SeededRun, decision, scores=None) -> list:
+    """Replace what the judge decided between the members of each group, or of some; the scores."""
 
     def change(record):
         size = len(record["data"]["extra"]["matrix"])
@@ -22,14 +22,18 @@ def decide(seeded: SeededRun, decision) -> list:
             [None if row == column else decision(row, column) for column in range(size)] for row in range(size)
         ]
 
-    seeded.change(matrices(seeded), change, "scores")
+    seeded.change(scores or matrices(seeded), change, "scores")
     return matrices(seeded)
+
+
+def in_order(scores) -> list:
+    """The scores in the order of their groups."""
+    return sorted(scores, key=lambda one: (one["group"]["iteration"], one["group"]["group"]))
 
 
 def first_group(scores) -> list[str]:
     """The members of the first groups: as many as a finding names."""
-    ordered = sorted(scores, key=lambda one: (one["group"]["iteration"], one["group"]["group"]))
-    return [id_ for one in ordered for id_ in one["data"]["extra"]["ids"]][:10]
+    return [id_ for one in in_order(scores) for id_ in one["data"]["extra"]["ids"]][:10]
 
 
 def test_position_bias(seeded: SeededRun):
@@ -56,10 +60,13 @@ def test_order_disagreement(seeded: SeededRun):
 
 
 def test_frequent_ties(seeded: SeededRun):
-    """The judge decides only between the first and the last member."""
-    scores = decide(seeded, lambda row, column: {(0, 3): 0.5, (3, 0): -0.5}.get((row, column), 0.0))
-    finding = assert_seeded(seeded, "frequent_ties", first_group(scores))
-    assert (finding.address, finding.data["count"], finding.data["of"]) == ("train/preference", 240, 288)
+    """The judge decides in the first groups, and then only between the first and the last member."""
+    decided, tied = in_order(matrices(seeded))[:4], in_order(matrices(seeded))[4:]
+    decide(seeded, lambda row, column: 0.5 if row < column else -0.5)
+    decide(seeded, lambda row, column: {(0, 3): 0.5, (3, 0): -0.5}.get((row, column), 0.0), tied)
+    finding = assert_seeded(seeded, "frequent_ties", first_group(tied))
+    assert not {*finding.rollouts} & {id_ for one in decided for id_ in one["data"]["extra"]["ids"]}
+    assert (finding.address, finding.data["count"], finding.data["of"]) == ("train/preference", 200, 288)
     assert passes(seeded, "frequent_ties", threshold=0.9) is None
     assert "too little data" in passes(seeded, "frequent_ties", min_sample=1000)
 

@@ -56,7 +56,8 @@ def test_small_effective_batch(series: SeededRun):
         record.update(status="error", reward=None, stop_reason="error", stopped_by="runner")
         record["error"] = {"layer": "policy", "type": "PolicyError", "message": "gone"}
 
-    failed = series.records(iteration=LAST)[: 13 * 4]
+    in_order = sorted(series.records(iteration=LAST), key=lambda one: (one["group"], one["index"]))
+    failed = in_order[-13 * 4 :]
     series.change(failed, fail)
     equal = [one for one in flat(series, LAST) if one["reward"] is not None]
     finding = assert_seeded(series, "small_effective_batch", first([*failed, *equal]))
