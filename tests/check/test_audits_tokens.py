@@ -5,9 +5,11 @@ import json
 
 import pytest
 
+from rolltrace.check.check_run import check_run
 from rolltrace.check.settings import CheckSettings
 from rolltrace.check.tokenizer import load_tokenizer
 from rolltrace.errors import InputError
+from rolltrace.store.create import create_run
 from seeded_runs import SeededRun, assert_seeded, found, response_of
 
 needs_tokenizers = pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None, reason="needs tokenizers")
@@ -75,3 +77,6 @@ def test_a_tokenizer_that_cannot_be_loaded_is_an_error(tmp_path):
     """It says which package or file is missing."""
     with pytest.raises(InputError, match=r"pip install tokenizers|tokenizer\.json"):
         load_tokenizer(str(tmp_path))
+    create_run(tmp_path / "run").close()
+    with pytest.raises(InputError, match=r"pip install tokenizers|tokenizer\.json"):
+        check_run(tmp_path / "run", settings=CheckSettings(tokenizer=str(tmp_path)))

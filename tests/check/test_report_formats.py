@@ -186,6 +186,18 @@ def test_watching_ends_with_the_run(tmp_path):
         list(watch_run(path, Script(replace)))
 
 
+def test_a_baseline_tells_scores_of_a_rollout_apart(zeros, tmp_path):
+    """A failed score that is accepted does not hide that the reward has failed, too."""
+    path, rollout = zeros
+    with create_run(path, join=True) as run:
+        run.score(rollout, "quality", None)
+    baseline = write_baseline(tmp_path / "baseline.json", [check_run(path, only=["failed_score"])])
+    with create_run(path, join=True) as run:
+        run.score(rollout, "reward", None)
+    [result] = check_run(path, only=["failed_score"], baseline=baseline).results
+    assert (result.accepted, [finding.data["name"] for finding in result.findings]) == (1, ["reward"])
+
+
 def test_a_baseline_grows(zeros, tmp_path):
     """Accepting new findings besides known ones keeps the known ones."""
     path, _ = zeros

@@ -209,7 +209,8 @@ def with_location(finding: Finding, target: object, location: LineLocation | Non
         about: dict[str, Any] = {"rollouts": (target.id,), "address": address(target)}
     elif isinstance(target, Score):
         rollouts = () if target.rollout is None else (target.rollout,)
-        about = {"rollouts": rollouts, "address": None if target.group is None else target.group.address}
+        group = None if target.group is None else target.group.address
+        about = {"rollouts": rollouts, "address": group, "subject": "/".join((*rollouts, target.name))}
         finding = replace(finding, data={"score": target.id, "name": target.name, **finding.data})
     else:
         return finding

@@ -17,6 +17,7 @@ from rolltrace.check.audited_run import AuditedRun, with_location
 from rolltrace.check.baseline import Baseline, load_baseline
 from rolltrace.check.iteration_stats import IterationStatsCache
 from rolltrace.check.settings import CheckSettings, load_settings
+from rolltrace.check.tokenizer import load_tokenizer
 from rolltrace.errors import InputError, TempFolderError
 from rolltrace.query.copied_tables import COPIED_TABLES
 from rolltrace.query.run import Run, open_run
@@ -155,6 +156,8 @@ class _Choice:
         self.max_findings = options.get("max_findings", MAX_FINDINGS)
         only, skip, add = options.get("only", ()), options.get("skip", ()), options.get("add", ())
         self.audits = select_audits(only, skip, add, self.settings)
+        if self.settings.tokenizer is not None:
+            load_tokenizer(self.settings.tokenizer)  # raises before anything is read
 
     def inspectors(self) -> list["_Inspector"]:
         """One for each audit."""

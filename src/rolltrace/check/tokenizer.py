@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class CheckTokenizer:
         return str(self._tokenizer.decode(known, skip_special_tokens=True))
 
 
+@lru_cache(maxsize=1)
 def load_tokenizer(path: str) -> CheckTokenizer:
     """Load a tokenizer of the Hugging Face format: a folder with `tokenizer.json`, or that file."""
     try:

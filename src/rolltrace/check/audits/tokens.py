@@ -1,21 +1,15 @@
 """Audits of token ids: they decode to the text, continue each other, and begin once."""
 
-from functools import lru_cache
 from itertools import pairwise
 
 from rolltrace.check.audit import AuditInput, Severity, audit
 from rolltrace.check.audits.environment import continues
 from rolltrace.check.rollout_tally import tallied
 from rolltrace.check.settings import CheckSettings
-from rolltrace.check.tokenizer import CheckTokenizer, load_tokenizer
+from rolltrace.check.tokenizer import load_tokenizer
 from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.text_transform import has_hashed_text
 from rolltrace.trace.tokens import Tokens
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(path: str) -> CheckTokenizer:
-    return load_tokenizer(path)
 
 
 @audit(
@@ -30,7 +24,7 @@ def tokens_are_not_the_text(rollout: Rollout, settings: CheckSettings) -> bool |
     """With --tokenizer: the tokens of a response decode to its text."""
     if settings.tokenizer is None or has_hashed_text(rollout):
         return None
-    tokenizer = _tokenizer(settings.tokenizer)
+    tokenizer = load_tokenizer(settings.tokenizer)
     known = [(tokens.response, text) for step in rollout.steps if (tokens := step.tokens) and (text := _text(step))]
     return any(tokenizer.decode(ids).strip() != text.strip() for ids, text in known) if known else None
 
@@ -75,7 +69,7 @@ def _is_changed(earlier: Tokens, later: Tokens) -> bool:
 @tallied("the prompts of {count} of {of} rollouts begin with the beginning-of-text token twice")
 def double_bos(rollout: Rollout, settings: CheckSettings) -> bool | None:
     """With --tokenizer: a prompt begins with the beginning-of-text token once."""
-    if settings.tokenizer is None or (bos := _tokenizer(settings.tokenizer).bos) is None:
+    if settings.tokenizer is None or (bos := load_tokenizer(settings.tokenizer).bos) is None:
         return None
     if not rollout.steps or (tokens := rollout.steps[0].tokens) is None:
         return None
