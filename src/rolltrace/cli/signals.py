@@ -59,12 +59,18 @@ def exit_on_signal(
 @contextlib.contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """Exit with code 143 after SIGTERM, as after Ctrl-C by way of an exception, which removes unfinished files."""
-    before = signal.signal(signal.SIGTERM, _raise_exit)
+    received: list[int] = []
+
+    def raise_exit(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, raise_exit)
     try:
         yield
+    except KeyboardInterrupt:
+        if received:  # in a statement of DuckDB, which does not say which signal interrupted it
+            raise SystemExit(128 + received[0]) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _raise_exit(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
