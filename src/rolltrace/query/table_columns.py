@@ -146,10 +146,10 @@ _rollouts = _RecordTable(
     ROLLOUT_FIELDS,
     {"steps": _steps.struct, "messages": _messages.struct, "calls": _calls.struct, "sampling": msgspec.Raw},
 )
-_numbers_only = _line_struct(
-    Step, ("reward_data", "metrics"), {"usage": _RecordTable._part_struct(STEP_FIELDS, "usage")}
+_step_numbers = _RecordTable(
+    RecordColumns(Step, set(Step.__struct_fields__) - {"reward_data", "metrics", "usage"}, (), STEP_FIELDS.flattened)
 )
-_rollouts_only = _RecordTable(ROLLOUT_FIELDS, {"steps": _numbers_only})
+_rollouts_only = _RecordTable(ROLLOUT_FIELDS, {"steps": _step_numbers.struct})
 _scores = _RecordTable(SCORE_FIELDS, {"calls": _calls.struct})
 
 
@@ -194,10 +194,13 @@ def _rollout_tables(
     stats.iterations = (min(iterations), max(iterations)) if iterations else None
     stats.sessions = set(rollouts["session"])
     stats.has_retries = any(rollouts["attempt"])
-    _add_numbers_of_steps(rollouts, [step for record in records for step in record.steps])
+    steps = (_steps if table is _rollouts else _step_numbers).columns(
+        [one for record in records for one in record.steps]
+    )
+    _add_numbers_of_steps(rollouts, steps)
     if table is _rollouts_only:
         return {"rollouts": rollouts}
-    steps, messages = _step_and_message_columns(records, rollouts)
+    steps, messages = _step_and_message_columns(records, rollouts, steps)
     calls = _call_columns(records, rollouts, rollout=rollouts["id"])
     return {"rollouts": rollouts, "steps": steps, "other_messages": messages, "calls": calls}
 
@@ -220,41 +223,40 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     return list(chain.from_iterable(map(repeat, values, counts)))
 
 
-def _step_and_message_columns(records: Sequence[Any], rollouts: Columns) -> tuple[Columns, Columns]:
+def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: Columns) -> tuple[Columns, Columns]:
     """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
     counts, sizes = rollouts["steps"], [len(record.messages) for record in records]
     messages = [message for record in records for message in record.messages]
-    columns = _steps.columns([step for record in records for step in record.steps])
-    ranges = [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    places = zip(_repeated(list(accumulate(sizes)), counts), _repeated(sizes, counts), steps["response"], strict=True)
     numbers = [  # by step, that of the message that is its response
-        _at(own, response) if type(response) is int else None
-        for own, response in zip(_repeated(ranges, counts), columns["response"], strict=True)
+        end - size + response if type(response) is int and 0 <= response < size else None
+        for end, size, response in places
     ]
     step_of = {number: step for step, number in enumerate(numbers)}  # the last one, if several have the same response
     stored = [
         _NO_MESSAGE if number is None or step_of[number] != step else messages[number]
         for step, number in enumerate(numbers)
     ]
-    steps = {
-        **columns,
+    is_other = [number not in step_of for number in range(len(messages))]
+    return {
+        **steps,
         "rollout": _repeated(rollouts["id"], counts),
         **{name: _repeated(rollouts[name], counts) for name in STEP_CONTEXT},
-        "sampling": list(map(_at, _repeated([record.sampling for record in records], counts), columns["sampling"])),
-        "prompt_messages": _sums(
-            [last - first for prompt in columns["prompt"] for first, last in prompt], map(len, columns["prompt"])
-        ),
+        "sampling": list(map(_at, _repeated([record.sampling for record in records], counts), steps["sampling"])),
+        "prompt_messages": [
+            prompt[0][1] - prompt[0][0] if len(prompt) == 1 else sum([last - first for first, last in prompt])
+            for prompt in steps["prompt"]
+        ],
         **{f"_{name}": column for name, column in _messages.columns(stored).items()},
         "response": [
             messages[number].content if number is not None else None if type(response) is int else response.content
-            for number, response in zip(numbers, columns["response"], strict=True)
+            for number, response in zip(numbers, steps["response"], strict=True)
         ],
         "_position": [
             None if message is _NO_MESSAGE else position
-            for position, message in zip(columns["response"], stored, strict=True)
+            for position, message in zip(steps["response"], stored, strict=True)
         ],
-    }
-    is_other = [number not in step_of for number in range(len(messages))]
-    return steps, {
+    }, {
         **_messages.columns(list(compress(messages, is_other))),
         "rollout": list(compress(_repeated(rollouts["id"], sizes), is_other)),
         "run": list(compress(_repeated(rollouts["run"], sizes), is_other)),
@@ -300,13 +302,11 @@ def _sums(values: Iterable[int | None], counts: Iterable[int]) -> list[int]:
     return [totals[last] - totals[first] for first, last in pairwise(accumulate(counts, initial=0))]
 
 
-def _add_numbers_of_steps(rollouts: Columns, steps: Sequence[Any]) -> None:
-    """Add what rollouts show of their steps; `steps` are those of all of them."""
-    counts = rollouts["steps"]
-    for name in ("prompt_tokens", "completion_tokens"):
-        rollouts[name] = _sums([None if step.usage is None else getattr(step.usage, name) for step in steps], counts)
+def _add_numbers_of_steps(rollouts: Columns, steps: Columns) -> None:
+    """Add what rollouts show of their steps; `steps` are the columns of those of all of them."""
+    counts, rewards, metrics = rollouts["steps"], steps["reward_data"], steps["metrics"]
+    rollouts |= {name: _sums(steps[name], counts) for name in ("prompt_tokens", "completion_tokens")}
     ranges = list(pairwise(accumulate(counts, initial=0)))
-    rewards, metrics = [step.reward_data for step in steps], [step.metrics for step in steps]
     rollouts["step_reward_data"] = [
         rewards[first] if last - first == 1 else _sum_by_name(rewards[first:last]) for first, last in ranges
     ]

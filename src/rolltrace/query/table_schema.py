@@ -56,7 +56,7 @@ class RecordColumns(msgspec.Struct, frozen=True):
     """Which columns show the fields of a record; a field that is not mentioned here is a column of its own name."""
 
     record: type[msgspec.Struct]
-    leave_out: tuple[str, ...] = ()
+    leave_out: Collection[str] = ()
     """Fields that the table shows in another way, or not at all."""
     counted: tuple[str, ...] = ()
     """Fields of which the column is the number of records."""
