@@ -94,6 +94,19 @@ def test_file_that_is_compressed_after_it_was_listed_is_read(run):
     assert reading.reported == []
 
 
+def test_segments_that_were_listed_before_are_read_without_another_listing(run, monkeypatch):
+    """It reads those that it is given, in their order, and says nothing about others."""
+    segment(run, "session-000000").write_bytes(A)
+    segment(run, "session-000002").write_bytes(B)
+    segment(run, "session-000003").write_bytes(C)
+    files, reported = LocalFiles(run), []
+    [first, _, last] = segment_reader.existing_segments(files, "rollouts")
+    monkeypatch.delattr(LocalFiles, "list_files")
+    cursor = Cursor(files, "rollouts", reported.append, segments=[last, first])
+    assert [line for _, line in cursor.read()] == [C, A]
+    assert reported == []
+
+
 def test_torn_line_is_reported_until_it_is_whole(run):
     """An incomplete last line is reported once, is not covered, and is no problem once it is complete."""
     segment(run).write_bytes(A + B[:10])

@@ -78,7 +78,7 @@ class PartProcesses:
                 self._lock.release()
             return True
         if not self._lock.acquire():
-            self.pending |= {file: length for batch in batches for file, length in batch.items()}
+            self.pending |= {file: estimated_length(entry) for batch in batches for file, entry in batch.items()}
             return False
         if self._pool is None:
             self._private.mkdir(exist_ok=True)
@@ -86,12 +86,14 @@ class PartProcesses:
         self._releases_when_done = False
         for batch in batches:
             path = self._private / new_id()
+            lengths = {file: estimated_length(entry) for file, entry in batch.items()}
             ends = None if limits is None else {file: limits[file] for file in batch}
             self._tried |= batch.keys()
             with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
-                call = self._pool.submit(_build, self._files, self._kinds, list(batch), ends, str(path))
-                self._batches[call] = batch
-                self.pending |= batch
+                entries = list(batch.values())[::-1]  # in the order of the folder
+                call = self._pool.submit(_build, self._files, self._kinds, entries, ends, str(path))
+                self._batches[call] = lengths
+                self.pending |= lengths
         return True
 
     def _release_if_done(self, _: object) -> None:
@@ -101,9 +103,9 @@ class PartProcesses:
 
     def _unread(
         self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None
-    ) -> list[dict[str, int]]:
-        """Segments that were not read yet, the newest first, in batches of the size of a part, with their lengths."""
-        batches: list[dict[str, int]] = []
+    ) -> list[dict[str, SegmentEntry]]:
+        """Segments that were not read yet, the newest first, in batches of the size of a part."""
+        batches: list[dict[str, SegmentEntry]] = []
         length = 0
         for entry in reversed(segments):
             file, added = f"{self._folder}/{entry.stem}", estimated_length(entry)
@@ -113,7 +115,7 @@ class PartProcesses:
             if not batches or length + added > BATCH_BYTES:
                 batches.append({})
                 length = 0
-            batches[-1][file] = added
+            batches[-1][file] = entry
             length += added
         return batches
 
@@ -184,11 +186,13 @@ def _worker_connection(private: Path) -> "duckdb.DuckDBPyConnection":
     return connect(private, _LIMITS)
 
 
-def _build(run: RunFiles, kinds: Sequence[str], files: list[str], limits: dict[str, int] | None, path: str) -> bytes:
+def _build(
+    run: RunFiles, kinds: Sequence[str], segments: list[SegmentEntry], limits: dict[str, int] | None, path: str
+) -> bytes:
     """In a worker process: make a part of some segments, up to `limits`; returns a `_Built`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
     reader, errors = RunReader(run), list[ReadError]()
-    cursor = Cursor(run, FOLDER_OF_KIND[kinds[0]], errors.append, reads=frozenset(files).__contains__, limits=limits)
+    cursor = Cursor(run, FOLDER_OF_KIND[kinds[0]], errors.append, limits=limits, segments=segments)
     private = Path(path)
     builder = PartBuilder(kinds, _worker_connection(private.parent), errors, reader.decode_score)
     for location, line in cursor.read():

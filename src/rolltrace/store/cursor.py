@@ -15,6 +15,7 @@ from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import (
     TORN,
     Line,
+    SegmentEntry,
     SegmentListing,
     SegmentReader,
     list_segments,
@@ -53,7 +54,8 @@ class Cursor:
     version are skipped and reported, once. A torn line may be one that is being written, and a file may be readable
     again, so `on_read` is called with each file and the offset up to which it was read, when it was opened and when it
     was read. It skips files for which `reads` is false, and what is beyond the `limits`, by file, if there are any.
-    Compressed segments do not grow: those whose file has the size in `finished` are not opened again.
+    Compressed segments do not grow: those whose file has the size in `finished` are not opened again. With `segments`,
+    it reads these, and neither lists the folder nor looks for missing ones.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Cursor:
         reads: Callable[[str], bool] = lambda _file: True,
         limits: Mapping[str, int] | None = None,
         finished: Mapping[str, int] | None = None,
+        segments: Iterable[SegmentEntry] | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
@@ -76,6 +79,7 @@ class Cursor:
         self._limits = limits
         self.finished: dict[str, int] = dict(finished or {})
         """By segment that was compressed and read to the end, the size of its file."""
+        self._segments = segments
         self._reported: set[tuple[str, int | str]] = set()
 
     def read(self, order: Order | None = None) -> Iterator[tuple[LineLocation, bytes]]:
@@ -124,6 +128,8 @@ class Cursor:
 
     def _list(self) -> SegmentListing | None:
         """The segments of the folder. Missing ones are reported."""
+        if self._segments is not None:
+            return SegmentListing({entry.stem: entry for entry in self._segments}, [])
         try:
             listing = list_segments(self._files, self._folder)
             missing = self._missing(listing)
