@@ -100,7 +100,7 @@ def test_stale_policy(series: SeededRun):
 
 def test_stale_policies_without_numbers(series: SeededRun):
     """Names of versions are in the order in which they first appear."""
-    records = series.records(iteration=3)
+    records = sorted(series.records(iteration=3), key=lambda one: one["id"])
     for number, name in enumerate(("a", "z", "b", "y", "c", "x")):
         series.change(
             records[number * 10 : number * 10 + 10], lambda one, name=name: one["steps"][0].update(policy_version=name)
