@@ -17,9 +17,10 @@ import store_scale
 from rolltrace.check.audit import Audit, AuditInput
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditReport
-from rolltrace.check.audit_tables import AuditTables, TableSource
+from rolltrace.check.audit_tables import AuditTables
 from rolltrace.check.check_run import IterationChecker, check_run
 from rolltrace.check.settings import CheckSettings
+from rolltrace.check.table_source import TableSource
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from rolltrace.check.audit_tables import TableSource
+from rolltrace.check.table_source import TableSource
 from rolltrace.errors import InputError
 from rolltrace.query.copied_tables import COPIED_TABLES, CopiedTables
 from rolltrace.query.run import open_run

@@ -1,75 +1,13 @@
-"""The tables that audits query: the rollouts that count, of a whole run or of one iteration."""
+"""What an audit of tables is called with: the tables, its threshold, and notes for the report."""
 
-import re
 from collections.abc import Iterator
-from typing import Any
 
 from rolltrace.check.audit import MAX_EXAMPLES, Audit, Finding
-from rolltrace.check.iteration_stats import IterationStats, IterationStatsCache, by_env
+from rolltrace.check.iteration_stats import IterationStats, by_env
 from rolltrace.check.settings import AuditSettings, CheckSettings
-from rolltrace.query.copied_tables import CopiedTables
+from rolltrace.check.table_source import Row, TableSource
 from rolltrace.query.run import Run
 from rolltrace.trace.score import GroupKey
-
-Row = dict[str, Any]
-
-_TABLES = {
-    "attempts": "select * from rollouts",  # before `rollouts` is replaced
-    "rollouts": "select * from rollouts where not retried",
-    "groups": "select * from groups",
-    "steps": "select * from steps semi join rollouts on rollouts.id = steps.rollout",
-    "messages": "select * from messages semi join rollouts on rollouts.id = messages.rollout",
-    "calls": """
-        select * from calls where rollout in (select id from rollouts) or rollout is null
-        or score in (select id from scores)
-    """,
-    "scores": "select * from scores where rollout in (select id from rollouts) or rollout is null",
-}
-"""By name, the rows that audits see."""
-_ALSO = {"steps": ("rollouts",), "messages": ("rollouts",), "scores": ("rollouts",), "calls": ("rollouts", "scores")}
-_NAMES = re.compile(rf"\b({'|'.join(_TABLES)})\b")
-
-
-class TableSource:
-    """The tables of one check, which its audits share: those of a whole run, or of one iteration.
-
-    They are copied into memory, unless the run is too large for that.
-    """
-
-    def __init__(
-        self, run: Run, iteration: int | None = None, stats: IterationStatsCache | None = None, *, copies: bool = True
-    ) -> None:
-        self.run = run
-        self.iteration = iteration
-        self._copies = copies
-        self._copied: CopiedTables | None = None
-        self._stats_cache = stats or IterationStatsCache(run)
-        self._stats: dict[str | None, list[IterationStats]] = {}
-
-    def rows(self, sql: str) -> Iterator[Row]:
-        """The rows of a SELECT over the tables."""
-        if self._copies:
-            self._copied = self._copied or CopiedTables(self.run, self.iteration)
-            return self._copied.rows(sql)
-        names = set(_NAMES.findall(sql))
-        for name in tuple(names):
-            names.update(_ALSO.get(name, ()))
-        parts = ", ".join(f"{name} as ({query})" for name, query in _TABLES.items() if name in names)
-        # A statement that begins with `with` goes on after ours.
-        rest = re.sub(r"^\s*with\b", ",", sql, count=1, flags=re.IGNORECASE)
-        tables = frozenset(names - {"attempts"} | {"rollouts"})
-        return self.run.select(f"with {parts} {rest}", tables).dicts()
-
-    def iterations(self, measure: str | None) -> list[IterationStats]:
-        """The numbers of all iterations, or up to the one that is checked; computed once."""
-        if measure not in self._stats:
-            self._stats[measure] = self._stats_cache.stats(measure, self.iteration, self.rows)
-        return self._stats[measure]
-
-    def close(self) -> None:
-        """Free the memory of copied tables; the run stays open."""
-        if self._copied is not None:
-            self._copied.close()
 
 
 class AuditTables:
@@ -105,6 +43,18 @@ class AuditTables:
     def rows(self, sql: str) -> Iterator[Row]:
         """The rows of a SELECT over the tables."""
         return self._source.rows(sql)
+
+    def rows_in_batches(self, sql: str, *, splits_iterations: bool = False) -> Iterator[Row]:
+        """The rows of a SELECT that looks at each iteration by itself, for some iterations after the other.
+
+        Use this if a statement holds texts, or something for each rollout: memory then does not grow with the run. With
+        `splits_iterations`, a large iteration comes in parts.
+        """
+        return self._source.rows_in_batches(sql, splits_iterations=splits_iterations)
+
+    def has(self, rows: str) -> bool:
+        """Whether there are such rows: `tables.has("steps where policy_version is not null")`."""
+        return any(self.rows(f"select 1 from {rows} limit 1"))
 
     def iterations(self) -> dict[tuple[str, str], list[IterationStats]]:
         """By split and env, the numbers of its iterations in order, up to the one that is checked."""

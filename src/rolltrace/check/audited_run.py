@@ -28,8 +28,8 @@ AnyRecord = TypeVar("AnyRecord")
 Row = dict[str, Any]
 
 _LINES = """
-    with rollouts as (select *, _file as file, _offset as offset from _everything {0}),
-    scores as (select *, _file as file, _offset as offset from _score_places {0})
+    with rollouts as not materialized (select *, _file as file, _offset as offset from _everything {0}),
+    scores as not materialized (select *, _file as file, _offset as offset from _score_places {0})
     {1}
 """
 _MAX_INVALID = 1_000

@@ -12,11 +12,12 @@ import msgspec
 from rolltrace.check.audit import Audit, AuditFunction, AuditInput, Finding
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
-from rolltrace.check.audit_tables import AuditTables, TableSource
+from rolltrace.check.audit_tables import AuditTables
 from rolltrace.check.audited_run import AuditedRun, with_location
 from rolltrace.check.baseline import Baseline, load_baseline
 from rolltrace.check.iteration_stats import IterationStatsCache
 from rolltrace.check.settings import CheckSettings, load_settings
+from rolltrace.check.table_source import TableSource
 from rolltrace.check.tokenizer import load_tokenizer
 from rolltrace.errors import InputError, TempFolderError
 from rolltrace.query.copied_tables import COPIED_TABLES

@@ -104,7 +104,7 @@ class IterationStatsCache:
     def stats(self, measure: str | None, last: int | None, rows: Rows | None = None) -> list[IterationStats]:
         """The numbers of all iterations, or up to `last`, by split, env and iteration.
 
-        `rows` runs a statement over the tables of the iteration `last` alone.
+        `rows` runs a statement over tables in memory: those of the iteration `last`, or of all iterations without it.
         """
         numbers = [*self._numbers(measure, last)]
         self._add_responses(numbers, last, rows)
@@ -125,8 +125,8 @@ class IterationStatsCache:
             self._known.update(self._load(number))
         missing = [row for row in numbers if not self._is_known(row)]
         for batch in _batches(missing):
-            own = rows if {row["iteration"] for row in batch} == {last} else None
-            self._compute(batch, own or self._select)
+            in_memory = last is None or {row["iteration"] for row in batch} == {last}
+            self._compute(batch, rows if rows is not None and in_memory else self._select)
         changed = {row["iteration"] // _ITERATIONS_IN_FILE for row in missing}
         for number in changed:
             self._store(number)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rolltrace.check.audit import MAX_EXAMPLES, Finding
-from rolltrace.check.audit_tables import AuditTables, Row
+from rolltrace.check.audit_tables import AuditTables
 from rolltrace.check.iteration_stats import IterationStats
+from rolltrace.check.table_source import Row
 
 MIN_ITERATIONS = 6
 """With fewer iterations there is no trend."""
@@ -16,20 +17,23 @@ Count = Callable[[IterationStats], tuple[int, int, Sequence[str]]]
 """How many of how many, and examples."""
 
 
-def share_findings(tables: AuditTables, source: str, what: str, unit: str) -> Iterator[Finding]:
+def share_findings(
+    tables: AuditTables, source: str, what: str, unit: str, *, in_batches: bool = False
+) -> Iterator[Finding]:
     """A finding for each env in which the share of wrong rows, over all iterations, is above the threshold.
 
-    `source` is SQL for rows with `split`, `env`, `iteration`, `id` of a rollout, and `wrong`.
+    `source` is SQL for rows with `split`, `env`, `iteration`, `id` of a rollout, and `wrong`. If it joins texts, look
+    at them in batches of iterations.
     """
     question = f"""
         select split, env, iteration, count(*) as n, count(*) filter (wrong) as count,
-            list(distinct id order by id) filter (wrong) [:{MAX_EXAMPLES}] as ids
+            min(distinct id, {MAX_EXAMPLES}) filter (wrong) as ids
         from ({source}) group by split, env, iteration order by split, env, iteration
     """
     envs: dict[tuple[str, str], list[Row]] = {}
-    for row in tables.rows(question):
+    for row in tables.rows_in_batches(question) if in_batches else tables.rows(question):
         envs.setdefault((row["split"], row["env"]), []).append(row)
-    for (split, env), rows in envs.items():
+    for (split, env), rows in sorted(envs.items()):
         count, of = sum(row["count"] for row in rows), sum(row["n"] for row in rows)
         if tables.is_enough(of, unit) and count / of > tables.threshold:
             ids = dict.fromkeys(one for row in rows for one in sorted(row["ids"] or ()))

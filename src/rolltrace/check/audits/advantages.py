@@ -1,14 +1,16 @@
 """Audits of recorded advantages: they follow from the group's rewards, and have the right sign."""
 
 from collections.abc import Iterator
-from itertools import groupby
 from operator import itemgetter
 
-from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, Row, examples, scope_address
-from rolltrace.query.table_schema import GROUP_COLUMNS
+import msgspec
+
+from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
+from rolltrace.check.audit_tables import AuditTables, examples, scope_address
+from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
 
 _NOT_RECORDED = "no advantages of whole groups are recorded (scores named `advantage`)"
+_RECORDED = "scores where name = 'advantage'"
 _HUGE = 1e100
 """Numbers from here on cannot be squared."""
 _MOST = 0.5
@@ -61,7 +63,7 @@ _GROUPS = f"""
         from centred group by {GROUP_COLUMNS}
     )
 """
-_FITS = f"""
+_FITTED = f"""
     {_GROUPS}, scales as (
         select split, env, iteration, count(*) filter (differs) as groups, median(slope) filter (differs) as scale,
             median(mean_a) as shift, median(mean_a - slope * mean) filter (differs) as constant
@@ -69,25 +71,62 @@ _FITS = f"""
     ), measured as (
         select *, sqrt(dd / n) as std
         from centred join slopes using ({GROUP_COLUMNS}) join scales using (split, env, iteration)
+    ), fitted as (
+        select {GROUP_COLUMNS}, any_value(differs) as differs, any_value(mean) as mean,
+            list(id order by "index", id) as ids, list(reward order by "index", id)[:4] as rewards,
+            list(a order by "index", id)[:4] as advantages,
+            [{", ".join(_fit(*formula) for formula in FORMULAS.items())}] as fits
+        from measured group by {GROUP_COLUMNS}
     )
-    select {GROUP_COLUMNS}, any_value(differs) as differs, any_value(mean) as mean,
-        list(id order by "index", id) as ids, list(reward order by "index", id)[:4] as rewards,
-        list(a order by "index", id)[:4] as advantages,
-        [{", ".join(_fit(*formula) for formula in FORMULAS.items())}] as fits
-    from measured group by {GROUP_COLUMNS} order by split, env, iteration, "group"
+"""
+_MATCHES = ", ".join(f"count(*) filter (differs and fits[{number}])" for number in range(1, len(FORMULAS) + 1))
+_COUNTS = f"""
+    {_FITTED} select split, env, count(*) filter (differs) as groups, [{_MATCHES}] as matches,
+        flatten(arg_min(ids, {{'iteration': iteration, 'group': "group"}}, {MAX_EXAMPLES}) filter (differs)) as ids
+    from fitted group by split, env
+"""
+_MISMATCHES = f"""
+    {_FITTED} from fitted where split = {{split}} and env = {{env}} and not coalesce(fits[{{number}}], false)
+    order by iteration, "group"
 """
 
 
-def _formulas(tables: AuditTables) -> Iterator[tuple[tuple[str, str], str | None, float, list[Row]]]:
-    """By split and env: the formula that explains most groups, how large a share of them, and all groups."""
-    names = list(FORMULAS)
-    for place, rows in groupby(tables.rows(_FITS), itemgetter("split", "env")):
-        groups = list(rows)
-        informative = [row for row in groups if row["differs"]]
-        matches = [sum(bool(row["fits"][number]) for row in informative) for number in range(len(names))]
-        best = max(range(len(names)), key=lambda number: (matches[number], -number))
-        share = matches[best] / len(informative) if informative else 1.0
-        yield place, names[best] if share >= _MOST else None, share, groups
+class _Formula(msgspec.Struct):
+    """The formula that explains the advantages of one env."""
+
+    matches: list[int]
+    """By formula, how many groups it explains of those with different rewards."""
+    groups: int = 0
+    """How many such groups there are."""
+    ids: list[str] = []
+    """Rollouts of the first of these groups."""
+
+    @property
+    def number(self) -> int:
+        """Which formula explains most of them."""
+        return self.matches.index(max(self.matches))
+
+    @property
+    def share(self) -> float:
+        """The share of the groups that it explains."""
+        return self.matches[self.number] / self.groups if self.groups else 1.0
+
+    @property
+    def name(self) -> str | None:
+        """Its name; None if it explains too few."""
+        return [*FORMULAS][self.number] if self.share >= _MOST else None
+
+
+def _formulas(tables: AuditTables) -> list[tuple[tuple[str, str], _Formula]]:
+    """By split and env, the formula; empty without advantages, which the report then says."""
+    tables.skip(_NOT_RECORDED)
+    envs: dict[tuple[str, str], _Formula] = {}
+    for row in tables.rows_in_batches(_COUNTS) if tables.has(_RECORDED) else ():
+        one = envs.setdefault((row["split"], row["env"]), _Formula(matches=[0] * len(FORMULAS)))
+        one.groups += row["groups"]
+        one.matches = [count + more for count, more in zip(one.matches, row["matches"], strict=True)]
+        one.ids = [*one.ids, *(row["ids"] or ())][:MAX_EXAMPLES]
+    return sorted(envs.items(), key=itemgetter(0))
 
 
 @audit(
@@ -99,16 +138,16 @@ def _formulas(tables: AuditTables) -> Iterator[tuple[tuple[str, str], str | None
 )
 def advantage_mismatch(tables: AuditTables) -> Iterator[Finding]:
     """Advantages follow from the rewards of the group, by the formula that explains most groups."""
-    tables.skip(_NOT_RECORDED)
-    for _, formula, _, groups in _formulas(tables):
-        tables.note = None if formula else "the advantages follow no formula that is known"
-        number = list(FORMULAS).index(formula) if formula else None
-        for row in groups if number is not None else ():
-            if not row["fits"][number]:
-                rewards, advantages = (_numbers(row[name]) for name in ("rewards", "advantages"))
-                message = f"expected advantages of {formula} for the rewards {rewards}, got {advantages}"
-                data = {"formula": formula, "mean": row["mean"], "members": len(row["ids"])}
-                yield Finding(message, examples(row["ids"]), scope_address(row), data=data)
+    for (split, env), formula in _formulas(tables):
+        tables.note = None if formula.name else "the advantages follow no formula that is known"
+        if formula.name is None:
+            continue
+        place = {"split": sql_literal(split), "env": sql_literal(env), "number": formula.number + 1}
+        for row in tables.rows_in_batches(_MISMATCHES.format(**place)):
+            rewards, advantages = (_numbers(row[name]) for name in ("rewards", "advantages"))
+            message = f"expected advantages of {formula.name} for the rewards {rewards}, got {advantages}"
+            data = {"formula": formula.name, "mean": row["mean"], "members": len(row["ids"])}
+            yield Finding(message, examples(row["ids"]), scope_address(row), data=data)
 
 
 @audit(
@@ -123,14 +162,12 @@ def advantage_mismatch(tables: AuditTables) -> Iterator[Finding]:
 )
 def advantage_formula(tables: AuditTables) -> Iterator[Finding]:
     """A usual formula explains most advantages."""
-    tables.skip(_NOT_RECORDED)
-    for (split, env), formula, share, groups in _formulas(tables):
-        informative = [row for row in groups if row["differs"]]
-        if tables.is_enough(len(informative), "groups with different rewards") and share < tables.threshold:
-            message = f"no formula explains the advantages of more than {share:.0%} of {len(informative)} groups"
-            ids = [rollout for row in informative for rollout in row["ids"]]
-            data = {"of": len(informative), "share": share, "formula": formula}
-            yield Finding(message, examples(ids), f"{split}/{env}", data=data)
+    for (split, env), formula in _formulas(tables):
+        n, share = formula.groups, formula.share
+        if tables.is_enough(n, "groups with different rewards") and share < tables.threshold:
+            message = f"no formula explains the advantages of more than {share:.0%} of {n} groups"
+            data = {"of": n, "share": share, "formula": formula.name}
+            yield Finding(message, tuple(formula.ids), f"{split}/{env}", data=data)
 
 
 @audit(
@@ -141,7 +178,7 @@ def advantage_formula(tables: AuditTables) -> Iterator[Finding]:
 )
 def advantage_sign(tables: AuditTables) -> Iterator[Finding]:
     """In a group, a higher reward goes with a higher advantage."""
-    if not any(tables.rows("select 1 from scores where name = 'advantage' limit 1")):
+    if not tables.has(_RECORDED):
         tables.skip(_NOT_RECORDED)
         return
     question = f"""
@@ -151,7 +188,7 @@ def advantage_sign(tables: AuditTables) -> Iterator[Finding]:
         from centred join slopes using ({GROUP_COLUMNS}) where differs
         group by {GROUP_COLUMNS} having any_value(slope) < -1e-6 order by all
     """
-    for row in tables.rows(question):
+    for row in tables.rows_in_batches(question):
         message = f"the highest reward has the advantage {row['best']:.4g}, the lowest has {row['worst']:.4g}"
         yield Finding(message, examples(row["ids"] or []), scope_address(row), data={"slope": row["slope"]})
 

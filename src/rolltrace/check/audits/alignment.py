@@ -2,11 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 
-from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, Row, examples, scope_address
+import msgspec
+
+from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
+from rolltrace.check.audit_tables import AuditTables, examples, scope_address
+from rolltrace.check.table_source import Row
 from rolltrace.query.table_schema import GROUP_COLUMNS
 
 _LONG = 200
@@ -57,14 +61,14 @@ def group_prompts(tables: AuditTables) -> Iterator[Finding]:
             select {GROUP_COLUMNS}, r.id, r."index", p.prompt from rollouts r join prompts p on p.rollout = r.id
             where r.seat is null
         ), mixed as (
-            select {GROUP_COLUMNS}, mode(prompt) as usual, count(distinct prompt) as n from members
+            select {GROUP_COLUMNS}, mode(prompt order by "index", id) as usual, count(distinct prompt) as n from members
             group by {GROUP_COLUMNS} having min(prompt) <> max(prompt)
         )
         select {GROUP_COLUMNS}, any_value(n) as n, count(*) as size,
             list(id order by "index", id) filter (prompt <> usual) as ids
         from members join mixed using ({GROUP_COLUMNS}) group by {GROUP_COLUMNS} order by all
     """
-    for row in tables.rows(question):
+    for row in tables.rows_in_batches(question):
         message = f"expected one first prompt, the {row['size']} members have {row['n']}"
         data = {"prompts": row["n"], "members": row["size"], "count": len(row["ids"])}
         yield Finding(message, examples(row["ids"]), scope_address(row), data=data)
@@ -104,10 +108,10 @@ _SEATS = f"""
 )
 def seats_disagree(tables: AuditTables) -> Iterator[Finding]:
     """The seats of an episode have the same task, seed, result and number of moves."""
-    if not any(tables.rows("select 1 from rollouts where seat is not null and episode is not null limit 1")):
+    if not tables.has("rollouts where seat is not null and episode is not null"):
         tables.skip("no games of several seats are recorded")
         return
-    for row in tables.rows(_SEATS):
+    for row in tables.rows_in_batches(_SEATS):
         names = [name for name, count in row["n"].items() if count > 1]
         message = f"expected the seats of episode {row['episode']} to agree, they differ in {', '.join(names)}"
         if not names:
@@ -140,24 +144,22 @@ def repeated_responses(tables: AuditTables) -> Iterator[Finding]:
             select *, count(*) over (partition by split, env, iteration, step, response) > 1 as is_copy from long
         )
         select split, env, iteration, count(*) as n, count(*) filter (is_copy) as copies,
-            list(distinct rollout order by rollout) filter (is_copy) as ids
+            min(distinct rollout, {MAX_EXAMPLES}) filter (is_copy) as ids
         from counted group by split, env, iteration order by all
     """
-    for (split, env), rows in groupby(tables.rows(question), lambda row: (row["split"], row["env"])):
-        wrong = [
-            row
-            for row in rows
-            if tables.is_enough(row["n"], "long responses") and row["copies"] / row["n"] > tables.threshold
-        ]
-        if wrong:
-            copies, n = sum(row["copies"] for row in wrong), sum(row["n"] for row in wrong)
-            ids = [rollout for row in wrong for rollout in row["ids"]]
-            message = (
-                f"{copies} of {n} long responses are the same, word for word, as another of the same iteration "
-                f"(iteration {_listed([str(row['iteration']) for row in wrong])})"
-            )
-            data = {"count": copies, "of": n, "iterations": [row["iteration"] for row in wrong][:10]}
-            yield Finding(message, examples(ids), f"{split}/{env}", data=data)
+    envs: dict[tuple[str, str], list[Row]] = {}
+    for row in tables.rows_in_batches(question):
+        if tables.is_enough(row["n"], "long responses") and row["copies"] / row["n"] > tables.threshold:
+            envs.setdefault((row["split"], row["env"]), []).append(row)
+    for (split, env), rows in sorted(envs.items()):
+        copies, n = sum(row["copies"] for row in rows), sum(row["n"] for row in rows)
+        ids = [rollout for row in rows for rollout in row["ids"]]
+        message = (
+            f"{copies} of {n} long responses are the same, word for word, as another of the same iteration "
+            f"(iteration {_listed([str(row['iteration']) for row in rows])})"
+        )
+        data = {"count": copies, "of": n, "iterations": [row["iteration"] for row in rows][:10]}
+        yield Finding(message, examples(ids), f"{split}/{env}", data=data)
 
 
 @audit(
@@ -186,23 +188,39 @@ def response_to_other_prompt(tables: AuditTables) -> Iterator[Finding]:
         from steps s join prompts p on p.rollout = s.rollout
         where s.step = 0 and s.response <> '' order by s.split, s.env, s.iteration, hash(p.prompt)
     """
-    for (split, env), rows in groupby(tables.rows(question), lambda row: (row["split"], row["env"])):
-        ids: list[str] = []
-        iterations: list[int] = []
-        total = 0
-        for iteration, members in groupby(rows, lambda row: row["iteration"]):
-            wrong, n = _words_of_others(members)
-            if tables.is_enough(n, "responses with words of one prompt alone") and len(wrong) / n > tables.threshold:
-                ids += wrong
-                iterations.append(iteration)
-                total += n
-        if ids:
-            message = (
-                f"{len(ids)} of {total} responses use words of another task's prompt and none of their own "
-                f"(iteration {_listed([str(number) for number in iterations])})"
-            )
-            data = {"count": len(ids), "of": total, "iterations": iterations[:10]}
-            yield Finding(message, examples(ids), f"{split}/{env}", data=data)
+    found: dict[tuple[str, str, int], _WordUse] = {}
+    rows = tables.rows_in_batches(question, splits_iterations=True)
+    for place, members in groupby(rows, itemgetter("split", "env", "iteration")):
+        found.setdefault(place, _WordUse()).add(*_words_of_others(members))
+    envs: dict[tuple[str, str], dict[int, _WordUse]] = {}
+    for (split, env, iteration), use in found.items():
+        is_enough = tables.is_enough(use.n, "responses with words of one prompt alone")
+        if is_enough and use.wrong > tables.threshold * use.n:
+            envs.setdefault((split, env), {})[iteration] = use
+    for (split, env), uses in sorted(envs.items()):
+        wrong, n = sum(use.wrong for use in uses.values()), sum(use.n for use in uses.values())
+        ids = [rollout for use in uses.values() for rollout in use.ids]
+        message = (
+            f"{wrong} of {n} responses use words of another task's prompt and none of their own "
+            f"(iteration {_listed([str(iteration) for iteration in uses])})"
+        )
+        data = {"count": wrong, "of": n, "iterations": [*uses][:10]}
+        yield Finding(message, examples(ids), f"{split}/{env}", data=data)
+
+
+class _WordUse(msgspec.Struct):
+    """The responses of one iteration that use words of one prompt alone."""
+
+    n: int = 0
+    wrong: int = 0
+    """Those that use words of another prompt than their own."""
+    ids: list[str] = []
+
+    def add(self, wrong: Sequence[str], n: int) -> None:
+        """Add some responses: the rollouts of wrong ones, and how many there are in all."""
+        self.n += n
+        self.wrong += len(wrong)
+        self.ids = [*self.ids, *wrong][:MAX_EXAMPLES]
 
 
 def _words_of_others(rows: Iterable[Row]) -> tuple[list[str], int]:
@@ -211,17 +229,19 @@ def _words_of_others(rows: Iterable[Row]) -> tuple[list[str], int]:
     n = 0
     for chunk in _chunks(rows):
         words = {prompt: _words(prompt) for prompt in {row["prompt"] for row in chunk}}
-        counts = Counter(word for those in words.values() for word in those)
-        owner = {word: prompt for prompt, those in words.items() for word in those if counts[word] == 1}
-        owned = Counter(owner.values())
+        counts: Counter[str] = Counter()
+        for those in words.values():
+            counts.update(those)
+        single = {word for word, count in counts.items() if count == 1}
+        own = {prompt: those & single for prompt, those in words.items()}
+        owner = {word: prompt for prompt, those in own.items() for word in those}
         for row in chunk if len(words) > 1 else ():
-            used = Counter(owner[word] for word in _words(row["response"]) if word in owner)
-            if owned[row["prompt"]] < _MIN_WORDS or not used:
+            used = _words(row["response"]) & single
+            if len(own[row["prompt"]]) < _MIN_WORDS or not used:
                 continue
-            [(other, count)] = used.most_common(1)
-            if used[row["prompt"]]:
+            if not used.isdisjoint(own[row["prompt"]]):
                 n += 1
-            elif count >= _MIN_WORDS and other != row["prompt"]:
+            elif max(Counter(owner[word] for word in used).values()) >= _MIN_WORDS:
                 n += 1
                 wrong.append(row["rollout"])
     return wrong, n

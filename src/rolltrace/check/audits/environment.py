@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, Row, examples, scope_address
+from rolltrace.check.audit_tables import AuditTables, examples, scope_address
 from rolltrace.check.rollout_tally import tallied
 from rolltrace.check.settings import CheckSettings
+from rolltrace.check.table_source import Row
 from rolltrace.check.trends import share_findings
 from rolltrace.trace.field_types import Range
 from rolltrace.trace.message import Message
@@ -32,7 +33,8 @@ _TASKS = f"""
         qualify row_number() over (partition by split, env order by hash(task)) <= {_MAX_TASKS}
     ), prompts as (
         select m.rollout, left(string_agg(m.content, chr(10) order by m.position), {_MAX_PROMPT_CHARS}) as prompt
-        from messages m join chosen on chosen.id = m.rollout join steps s on s.rollout = m.rollout and s.step = 0
+        from (from messages where rollout in (select id from chosen)) m
+        join (from steps where step = 0 and rollout in (select id from chosen)) s on s.rollout = m.rollout
         where m.position < s.prompt_messages group by m.rollout
     ), tasks as (
         select chosen.*, prompt from chosen join prompts on prompts.rollout = chosen.id

@@ -11,6 +11,8 @@ import msgspec
 from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
 from rolltrace.check.audit_tables import AuditTables, examples, scope_address
 
+_MATRIX = "scores where rollout is null and json_type(data, '$.extra.matrix') = 'ARRAY'"
+_GRADER_CALLS = "calls where calls.role = 'grader'"
 _NO_JUDGE = "no judge has compared or scored responses"
 _MAX_MEMBERS = 512
 """A larger preference matrix is not looked at."""
@@ -29,7 +31,7 @@ _CALLS = """
         left join again on again.owner = asked.owner and again.position = asked.position
     )
     select split, env, count(*) as n, count(*) filter (failed) as failed,
-        list_sort(list_distinct(list(rollout) filter (failed and rollout is not null)))[:10] as ids
+        min(distinct rollout, 10) filter (failed and rollout is not null) as ids
     from judged where split is not null group by all order by split, env
 """
 
@@ -45,7 +47,7 @@ _CALLS = """
 )
 def unreadable_replies(tables: AuditTables) -> Iterator[Finding]:
     """Few replies of graders cannot be read."""
-    rows = [*tables.rows(_CALLS)]
+    rows = [*tables.rows(_CALLS)] if tables.has(_GRADER_CALLS) else []
     if not rows:
         tables.skip("no calls of graders are recorded")
     for row in rows:
@@ -248,7 +250,7 @@ _SCORES = """
 def piled_scores(tables: AuditTables) -> Iterator[Finding]:
     """The scores of a rubric are spread over several values."""
     rows = [*tables.rows(f"""{_SCORES}, counted as (
-        select split, env, score, count(*) as same, list(distinct id order by id)[:10] as ids from scored group by all
+        select split, env, score, count(*) as same, min(distinct id, 10) as ids from scored group by all
     ) select split, env, arg_max(score, same) as score, max(same) as same, sum(same)::bigint as n, count(*) as values,
         arg_max(ids, same) as ids from counted group by all order by split, env
     """)]  # fmt: skip
@@ -302,10 +304,11 @@ _LENGTHS = """
             and json_type(data, '$.extra.ids') = 'ARRAY'
     ), lengths as (
         select rollout, sum(length(response)) as chars from steps
-        where not regexp_full_match(response, 'hashed:\\d+:[0-9a-f]{16}') group by rollout
+        where rollout in (select id from judged) and not regexp_full_match(response, 'hashed:\\d+:[0-9a-f]{16}')
+        group by rollout
     ), members as (
         select split, env, {'iteration': iteration, 'group': "group"} as member_of, id, reward, chars
-        from rollouts semi join judged using (id) join lengths on lengths.rollout = id where isfinite(reward)
+        from rollouts join lengths on lengths.rollout = id where isfinite(reward)
     ), ranked as (
         select split, env, id, count(*) over (partition by split, env, member_of) as size,
             rank() over (partition by split, env, member_of order by reward)
@@ -314,8 +317,8 @@ _LENGTHS = """
                 + count(*) over (partition by split, env, member_of, chars) / 2 - (size + 2) / 2 as by_length
         from members
     )
-    select split, env, count(*) as n, corr(by_reward, by_length) as correlation,
-        list(id order by by_length desc, id)[:10] as ids
+    select split, env, count(*) as n, round(corr(by_reward, by_length), 12) as correlation,
+        arg_min(id, {'chars': -by_length, 'id': id}, 10) as ids
     from ranked where size > 1 group by all order by split, env
 """
 """Ranks are within the group, less their mean; equal values have the same rank."""
@@ -335,7 +338,7 @@ _LENGTHS = """
 )  # fmt: skip
 def judge_follows_length(tables: AuditTables) -> Iterator[Finding]:
     """Within groups, the order by a judge's reward is not the order by length."""
-    rows = [*tables.rows(_LENGTHS)]
+    rows = [*tables.rows(_LENGTHS)] if tables.has(_GRADER_CALLS) or tables.has(_MATRIX) else []
     if not rows:
         tables.skip(_NO_JUDGE)
     for row in rows:

@@ -141,8 +141,14 @@ def _finding(row: Row, message: str, **data: Any) -> Finding:
 
 def _grouped(run: AuditedRun, key: str, counts: str, condition: str) -> Iterator[Row]:
     """For each group of rollouts with an index for which the condition holds, one of them, and these counts."""
+    # A long run has many groups. Only their hashes are in memory, and the groups for which the condition holds.
     return run.rows(f"""
         select * from rollouts join (
-            select min(id) as id, {counts} from rollouts where "index" is not null group by {key} having {condition}
+            select min(id) as id, {counts} from rollouts where "index" is not null and hash({key}) in (
+                select hash from (
+                    select hash({key}) as hash, {counts} from rollouts where "index" is not null
+                    group by hash having {condition}
+                )
+            ) group by {key} having {condition}
         ) using (id) order by {GROUP_COLUMNS}, "index", id
     """)

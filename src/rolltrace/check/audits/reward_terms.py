@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, Row, scope_address
+from rolltrace.check.audit_tables import AuditTables, scope_address
+from rolltrace.check.table_source import Row
 
 _TOLERANCE = 1e-6
 """The relative error of a loop that adds in 32 bits."""
@@ -20,13 +21,36 @@ _IS_RESULT = re.compile(
 _IS_FORM = re.compile(r"format|form\b|well_formed|length|style|tag|parse|json|xml|schema|penalt", re.IGNORECASE)
 """Names of terms that say how a response looks."""
 
-_TERMS = """
-    terms as (
-        select s.split, s.env, s.rollout, unnest(map_entries(s.reward_data)) as term from steps s
+_TERMS = f"""
+    with terms as (
+        select hash(s.rollout) as rollout, unnest(map_entries(s.reward_data)) as term from steps s
         union all
-        select r.split, r.env, r.id, unnest(map_entries(r.grade_reward_data)) from rollouts r
+        select hash(r.id), unnest(map_entries(r.grade_reward_data)) from rollouts r
+    ), totals as (
+        select rollout, term.key as term, count(*) as n, sum(term.value) as value, min(term.value) as low,
+            max(term.value) as high
+        from terms group by rollout, term.key
+    ), known as not materialized (
+        select hash(id) as rollout, id, split, env, task, reward, status = 'ok' and stopped_by = 'env' as is_played
+        from rollouts
+    ), counted as (
+        select split, env, count(*) filter (is_played) as played from known group by split, env
+    ), compared as (
+        select *, if(abs(value) < {_HUGE} and abs(reward) < {_HUGE}, value, null) as x,
+            if(x is null, null, reward) as y
+        from totals join known using (rollout)
+    ), values as (
+        select split, env, term, sum(n)::bigint as n, min(low) as low, max(high) as high,
+            min(task) <> max(task) as has_tasks, min(id, {MAX_EXAMPLES}) as ids,
+            count(*) filter (is_played) as having_it, count(x) as rewards,
+            min(id, {MAX_EXAMPLES}) filter (x is not null) as reward_ids,
+            case when min(x) < max(x) and min(y) < max(y) then corr(x, y) ** 2 end as r2
+        from compared group by split, env, term
     )
+    select v.*, played, low = 1 and having_it = played as passes from values v join counted using (split, env)
+    order by split, env, term
 """
+"""One row for each term: its values, and, over the rollouts with a reward, R² of the term and the reward."""
 
 
 def _weighted(weights: str, terms: str) -> str:
@@ -120,37 +144,14 @@ def constant_reward(tables: AuditTables) -> Iterator[Finding]:
 )
 def dead_reward_term(tables: AuditTables) -> Iterator[Finding]:
     """Every number of `reward_data` changes now and then, or is 1 in every rollout: a check that always passes."""
-    question = f"""
-        with {_TERMS}, counted as (
-            select split, env, count(*) as played from rollouts where status = 'ok' and stopped_by = 'env' group by all
-        ), values as (
-            select t.split, t.env, term.key as term, count(*) as n, min(term.value) as low, max(term.value) as high,
-                min(r.task) <> max(r.task) as has_tasks, min(distinct t.rollout, {MAX_EXAMPLES}) as ids,
-                count(distinct r.id) filter (r.status = 'ok' and r.stopped_by = 'env') as having_it
-            from terms t join rollouts r on r.id = t.rollout group by t.split, t.env, term.key
-        )
-        select v.*, low = 1 and having_it = played as passes from values v join counted using (split, env) order by all
-    """
     tables.skip("no terms of rewards are recorded (`reward_data`)")
-    for row in tables.rows(question):
-        if not tables.is_enough(row["n"], "values") or row["high"] - row["low"] > tables.threshold:
+    for row in tables.rows(_TERMS):
+        if not row["played"] or not tables.is_enough(row["n"], "values") or row["high"] - row["low"] > tables.threshold:
             continue
         if row["has_tasks"] and not row["passes"]:
             message = f"{row['term']!r} is {row['low']:.6g} all {row['n']} times that it is recorded"
             data = {"value": row["low"], "of": row["n"]}
             yield Finding(message, tuple(row["ids"]), scope_address(row), row["term"], data=data)
-
-
-_SINGLE = f"""
-    with {_TERMS}, totals as (
-        select split, env, rollout, term.key as term, sum(term.value) as value from terms group by all
-    )
-    select t.split, t.env, term, count(*) as n, min(r.reward) < max(r.reward) as differs,
-        case when min(value) < max(value) and min(r.reward) < max(r.reward) then corr(value, r.reward) ** 2 end as r2,
-        min(r.id, {MAX_EXAMPLES}) as ids
-    from totals t join rollouts r on r.id = t.rollout where abs(value) < {_HUGE} and abs(r.reward) < {_HUGE}
-    group by t.split, t.env, term order by all
-"""
 
 
 @audit(
@@ -165,8 +166,8 @@ def single_term_reward(tables: AuditTables) -> Iterator[Finding]:
     """The reward depends on more than one term, or on the one for the result."""
     tables.skip("no terms of rewards are recorded (`reward_data`)")
     by_env: dict[tuple[str, str], list[Row]] = {}
-    for row in tables.rows(_SINGLE):
-        if tables.is_enough(row["n"]):
+    for row in tables.rows(_TERMS):
+        if row["rewards"] and tables.is_enough(row["rewards"]):
             by_env.setdefault((row["split"], row["env"]), []).append(row)
     for rows in by_env.values():
         alone = [row for row in rows if row["r2"] is not None and row["r2"] >= tables.threshold]
@@ -177,28 +178,31 @@ def single_term_reward(tables: AuditTables) -> Iterator[Finding]:
             others = [other["term"] for other in rows if other is not row]
             if others and (results or _IS_FORM.search(row["term"])):
                 message = (
-                    f"{row['term']!r} alone explains the rewards of {row['n']} rollouts (R² {row['r2']:.4f}), not "
+                    f"{row['term']!r} alone explains the rewards of {row['rewards']} rollouts (R² {row['r2']:.4f}), "
+                    f"not {', '.join(repr(name) for name in others[:4])}"
                 )
-                message += ", ".join(repr(name) for name in others[:4])
-                data = {"r2": row["r2"], "of": row["n"], "other_terms": others[:MAX_EXAMPLES]}
-                yield Finding(message, tuple(row["ids"]), scope_address(row), row["term"], data=data)
+                data = {"r2": row["r2"], "of": row["rewards"], "other_terms": others[:MAX_EXAMPLES]}
+                yield Finding(message, tuple(row["reward_ids"]), scope_address(row), row["term"], data=data)
 
 
 _PENALTIES = f"""
     with weighted as (
-        select split, env, rollout, unnest({_weighted("reward_weights", "reward_data")}) as term from steps
+        select rollout, unnest({_weighted("reward_weights", "reward_data")}) as term from steps
+        where cardinality(reward_weights) > 0
         union all
-        select split, env, id, unnest({_weighted("grade_reward_weights", "grade_reward_data")}) from rollouts
+        select id, unnest({_weighted("grade_reward_weights", "grade_reward_data")}) from rollouts
+        where cardinality(grade_reward_weights) > 0
         union all
-        select split, env, rollout, {{'key': 'limits', 'value': reward - coalesce(env_reward, 0)}} from steps
+        select rollout, {{'key': 'limits', 'value': reward - coalesce(env_reward, 0)}} from steps
     ), totals as (
-        select split, env, rollout, term.key as term, sum(term.value) as value, max(term.value) <= 0 as is_penalty
-        from weighted group by split, env, rollout, term.key
+        select hash(rollout) as rollout, term.key as term, sum(term.value) as value, max(term.value) <= 0 as is_penalty
+        from weighted group by hash(rollout), term.key
     )
-    select t.split, t.env, term, count(*) as n, count(*) filter (value < 0) as charged, stddev_pop(value) as own,
+    select r.split, r.env, term, count(*) as n, count(*) filter (value < 0) as charged, stddev_pop(value) as own,
         stddev_pop(r.reward - value) as rest, min(r.id, {MAX_EXAMPLES}) filter (value < 0) as ids
-    from totals t join rollouts r on r.id = t.rollout where abs(value) < {_HUGE} and abs(r.reward) < {_HUGE}
-    group by t.split, t.env, term having bool_and(is_penalty) and charged > 0 order by all
+    from totals t join rollouts r on hash(r.id) = t.rollout
+    where abs(value) < {_HUGE} and abs(r.reward) < {_HUGE}
+    group by r.split, r.env, term having bool_and(is_penalty) and charged > 0 order by all
 """
 
 

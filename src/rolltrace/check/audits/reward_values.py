@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, audit
-from rolltrace.check.audit_tables import AuditTables, Row, scope_address
+from rolltrace.check.audit_tables import AuditTables, scope_address
+from rolltrace.check.table_source import Row
 from rolltrace.query.table_schema import sql_literal
 
 _TOLERANCE = 1e-6
@@ -126,17 +127,20 @@ def _shown(value: Any) -> str:
 
 # Graded by no model, by no comparison with others, and not clamped by a limit.
 _SAME_RESPONSES = """
-    with answers as (
-        select r.split, r.env, r.task, r.stop_reason, r.id, r.reward,
-            hash(r.task_data::varchar, r.env_args::varchar, r.grade_reward is null) as data,
-            s.termination, hash(s.response, s.raw) as response
-        from rollouts r join steps s on s.rollout = r.id
-        where r.steps = 1 and s.response <> '' and r.status = 'ok' and r.calls = 0 and r.seat is null
+    with responses as (
+        select rollout, termination, hash(response, raw) as response from steps
+        where response <> '' and env_reward = reward
+    ), answers as (
+        select r.id, r.reward, hash(
+            r.split, r.env, r.task, r.stop_reason, r.task_data::varchar, r.env_args::varchar, r.grade_reward is null,
+            s.termination, s.response
+        ) as same
+        from rollouts r join responses s on s.rollout = r.id
+        where r.steps = 1 and r.status = 'ok' and r.calls = 0 and r.seat is null
             and isfinite(r.reward) and r.reward = r.line_reward and r.unclamped_reward is null
-            and s.env_reward = s.reward
     ), repeated as (
-        select split, env, task, data, stop_reason, termination, response, count(*) as n from answers
-        group by all having max(reward) - min(reward) > 1e-6 * greatest(1, max(abs(reward)))
+        select same from answers
+        group by same having max(reward) - min(reward) > 1e-6 * greatest(1, max(abs(reward)))
     )
 """
 
@@ -154,9 +158,8 @@ def inconsistent_rewards(tables: AuditTables) -> Iterator[Finding]:
         return
     question = f"""
         {_SAME_RESPONSES}, suspects as (
-            select a.* from answers a semi join repeated r on a.split = r.split and a.env = r.env and a.task = r.task
-                and a.data = r.data and a.response = r.response and a.stop_reason = r.stop_reason
-                and a.termination is not distinct from r.termination
+            select a.same, r.split, r.env, r.task, r.id, r.reward
+            from answers a semi join repeated using (same) join rollouts r on r.id = a.id
         ), prompts as (
             select m.rollout, bit_xor(hash(m.position, m.role, m.content, m.parts)) as prompt
             from messages m where m.step is null and m.rollout in (select id from suspects) group by m.rollout
@@ -164,7 +167,7 @@ def inconsistent_rewards(tables: AuditTables) -> Iterator[Finding]:
             select split, env, task, any_value(reward) as example, min(reward) as low, max(reward) as high,
                 list(id order by id) as ids
             from suspects join prompts p on p.rollout = id
-            group by split, env, task, data, stop_reason, termination, response, prompt
+            group by split, env, task, same, prompt
             having high - low > 1e-6 * greatest(1, max(abs(reward)))
         )
         select split, env, count(*) as n, count(distinct task) as tasks, arg_min(low, task) as low,

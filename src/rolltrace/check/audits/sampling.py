@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, examples, scope_address
+from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
+from rolltrace.check.audit_tables import AuditTables, scope_address
 from rolltrace.check.rollout_tally import tallied
 from rolltrace.check.settings import CheckSettings
 from rolltrace.check.trends import share_findings
@@ -70,7 +70,7 @@ def empty_responses(tables: AuditTables) -> Iterator[Finding]:
             and coalesce(json_array_length(m.tool_calls), 0) + coalesce(json_array_length(m.parts), 0) = 0 as wrong
         from messages m join rollouts r on r.id = m.rollout where m.step is not null
     """
-    yield from share_findings(tables, source, "are empty", "responses")
+    yield from share_findings(tables, source, "are empty", "responses", in_batches=True)
 
 
 @audit(
@@ -81,20 +81,20 @@ def empty_responses(tables: AuditTables) -> Iterator[Finding]:
 )
 def stop_sequence_in_response(tables: AuditTables) -> Iterator[Finding]:
     """No response goes on after a stop sequence."""
-    question = """
+    question = f"""
         with stops as (
             select split, env, rollout, coalesce(raw, response) as text,
                 unnest(from_json(sampling -> 'stop', '["VARCHAR"]')) as stop
             from steps where json_array_length(sampling -> 'stop') > 0
         )
-        select split, env, count(*) as count, any_value(stop) as stop,
-            list(distinct rollout order by rollout) [:100] as ids
+        select split, env, count(*) as count, min(stop) as stop,
+            min(distinct rollout, {MAX_EXAMPLES}) as ids
         from stops where stop <> '' and instr(text, stop) between 1 and length(rtrim(text)) - length(stop)
         group by split, env order by split, env
     """
     for row in tables.rows(question):
         message = f"{row['count']} responses go on after a stop sequence such as {row['stop']!r}"
-        yield Finding(message, examples(row["ids"]), scope_address(row), data={"count": row["count"]})
+        yield Finding(message, tuple(row["ids"]), scope_address(row), data={"count": row["count"]})
 
 
 @audit(

@@ -9,8 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
-from rolltrace.check.audit_tables import AuditTables, Row, examples, scope_address
+from rolltrace.check.audit_tables import AuditTables, examples, scope_address
 from rolltrace.check.iteration_stats import IterationStats
+from rolltrace.check.settings import ANY_ENV, CheckSettings
 from rolltrace.check.trends import first_and_last, iteration_share_findings
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.trace.rollout import Rollout
@@ -131,39 +132,52 @@ def small_effective_batch(tables: AuditTables) -> Iterator[Finding]:
         yield _with_examples(tables, finding, _TRAINS_NOTHING)
 
 
+# Of an env whose rewards are all the same, nothing: that has an audit of its own.
 _TASKS = """
     with tasks as (
-        select split, env, task, count(reward) as n, min(reward) as low, max(reward) as high,
-            min(id, 10) as ids
-        from rollouts where isfinite(reward) and split = 'train' group by all
+        select split, env, task, count(reward) as n, min(reward) as low, max(reward) as high
+        from rollouts where isfinite(reward) and split = 'train' group by split, env, task
     ), levels as (
-        select split, env, min(low) as lowest, max(high) as highest from tasks group by all
+        select split, env, min(low) as lowest, max(high) as highest from tasks group by split, env
+    ), judged as (
+        select split, env, task, low >= coalesce({highest}, highest) as highest, high <= coalesce({lowest}, lowest)
+            as lowest
+        from tasks join levels using (split, env) where n >= {least} and levels.lowest < levels.highest
     )
-    select tasks.*, lowest, highest from tasks join levels using (split, env)
-    where n >= {least} order by split, env, task
+    select split, env, count(*) as n, count(*) filter (highest) as highest, count(*) filter (lowest) as lowest,
+        min(task, 100) filter (highest) as highest_tasks, min(task, 100) filter (lowest) as lowest_tasks
+    from judged group by split, env order by split, env
 """
+_OF_TASKS = "select task, id from rollouts where isfinite(reward) and {condition} order by task, id limit 10"
 
 
 def _tasks_at(tables: AuditTables, side: str, what: str) -> Iterator[Finding]:
     """Envs in which many tasks have the highest or the lowest reward in all tries."""
-    envs: dict[tuple[str, str], tuple[int, list[Row]]] = {}
-    for row in tables.rows(_TASKS.format(least=_MIN_TASK_REWARDS)):
-        lowest, highest = tables.settings.range_of(row["env"]) or (row["lowest"], row["highest"])
-        if row["lowest"] == row["highest"]:
-            continue  # a constant reward has an audit of its own
-        count, same = envs.setdefault((row["split"], row["env"]), (0, []))
-        is_same = row["low"] >= highest if side == "highest" else row["high"] <= lowest
-        if is_same:
-            same.append(row)
-        envs[row["split"], row["env"]] = count + 1, same
-    for (split, env), (count, same) in envs.items():
-        if tables.is_enough(count, "tasks") and len(same) / count > tables.threshold:
+    bounds = {name: _declared(tables.settings, number) for number, name in enumerate(("lowest", "highest"))}
+    for row in tables.rows(_TASKS.format(least=_MIN_TASK_REWARDS, **bounds)):
+        count, of, tasks = row[side], row["n"], row[f"{side}_tasks"]
+        if tables.is_enough(of, "tasks") and of and count / of > tables.threshold:
+            condition = " and ".join(f"{name} = {sql_literal(row[name])}" for name in ("split", "env"))
+            condition += f" and task in ({', '.join(map(sql_literal, tasks[:10]))})"
             yield Finding(
-                f"{len(same)} of {count} tasks {what}, such as {same[0]['task']!r}",
-                examples([rollout for row in same for rollout in row["ids"]]),
-                f"{split}/{env}",
-                data={"count": len(same), "of": count, "tasks": [row["task"] for row in same[:100]]},
+                f"{count} of {of} tasks {what}, such as {tasks[0]!r}",
+                tuple(one["id"] for one in tables.rows(_OF_TASKS.format(condition=condition))),
+                scope_address(row),
+                data={"count": count, "of": of, "tasks": tasks},
             )
+
+
+def _declared(settings: CheckSettings, number: int) -> str:
+    """SQL for the lowest or the highest reward that the settings declare for an env."""
+    others = "null"
+    cases = ""
+    for env, bounds in settings.reward_range.items():
+        bound = f"'{bounds[number]!r}'::double"
+        if env == ANY_ENV:
+            others = bound
+        else:
+            cases += f" when {sql_literal(env)} then {bound}"
+    return f"case env{cases} else {others} end" if cases else others
 
 
 @audit(
@@ -224,7 +238,7 @@ _VERSIONS = """
     )
     select split, env, iteration, policy, count(distinct rollout) as rollouts,
         count(distinct rollout) filter (lag > {threshold}) as stale, max(lag) as lag,
-        list_sort(list_distinct(list(rollout) filter (lag > {threshold})))[:10] as ids
+        min(distinct rollout, 10) filter (lag > {threshold}) as ids
     from versions join lags using (split, env, iteration, policy, version) group by all
     having stale > 0 order by split, env, iteration, policy
 """
@@ -244,11 +258,10 @@ _VERSIONS = """
 )
 def stale_policy(tables: AuditTables) -> Iterator[Finding]:
     """No turn of a training batch is of a policy that is several versions older than the newest in the batch."""
-    [versions] = tables.rows("select count(policy_version) as n from steps")
-    if not versions["n"]:
+    if not tables.has("steps where policy_version is not null"):
         tables.skip("no policy versions are recorded")
         return
-    for row in tables.rows(_VERSIONS.format(threshold=float(tables.threshold))):
+    for row in tables.rows_in_batches(_VERSIONS.format(threshold=float(tables.threshold))):
         yield Finding(
             f"{row['stale']} of {row['rollouts']} rollouts have turns of a policy that is more than "
             f"{tables.threshold:g} versions older than the newest of the batch, up to {row['lag']:g}",
