@@ -10,9 +10,10 @@ from typing import Any
 from rolltrace.check.audit import Finding
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditReport
-from rolltrace.check.audit_tables import AuditTables, TableSource
+from rolltrace.check.audit_tables import AuditTables
 from rolltrace.check.check_run import check_run
 from rolltrace.check.settings import AuditSettings, CheckSettings
+from rolltrace.check.table_source import TableSource
 from rolltrace.envs.registry import load_env
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import Plan, all_iterations, make_runner
