@@ -1,7 +1,8 @@
 """Audits by name: built in, added by packages, or a user's own."""
 
+import sys
 from collections.abc import Collection, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
@@ -71,7 +72,7 @@ def select_audits(
     """
     settings = settings or CheckSettings()
     audits = {one.name: one for one in built_in_audits()}
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in _entry_points(tuple(sys.path)):
         added = _load_added(point, used_names=audits.keys())
         audits[added.name] = added
     for given in add:
@@ -89,6 +90,12 @@ def select_audits(
         for one in audits.values()
         if (not included or {one.name, one.family} & included) and not {one.name, one.family} & excluded
     ]
+
+
+@lru_cache(maxsize=1)
+def _entry_points(_path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The audits of the packages on this path: finding them reads a file of each package, so it is done once."""
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def _load_added(point: EntryPoint, used_names: Collection[str]) -> Audit:

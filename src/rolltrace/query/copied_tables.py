@@ -26,13 +26,15 @@ class CopiedTables:
 
     def __init__(self, run: Run, iteration: int | None) -> None:
         self._iteration = iteration
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
+        """Those that no statement uses."""
         self._snapshot = run.with_snapshot(COPIED_TABLES, self._copy)
 
     def rows(self, sql: str) -> Iterator[dict[str, Any]]:
         """The rows of a SELECT over the copied tables."""
         import duckdb
 
-        cursor = self._snapshot.sandbox.cursor(self._schema)
+        cursor = self._cursors.pop() if self._cursors else self._snapshot.sandbox.cursor(self._schema)
         try:
             with raising_interrupts():
                 cursor.execute(sql)
@@ -43,10 +45,12 @@ class CopiedTables:
         except duckdb.Error as error:
             raise sql_error(error) from error
         finally:
-            cursor.close()
+            self._cursors.append(cursor)
 
     def close(self) -> None:
         """Free the memory."""
+        for cursor in self._cursors:
+            cursor.close()
         self._snapshot.sandbox.unused_schemas.append(self._schema)
 
     def _copy(self, snapshot: TableSnapshot) -> TableSnapshot:
