@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 BATCH_ROLLOUTS = 8_000
 """A batch has iterations with about so many rollouts."""
-_MAX_KEPT_ROWS = 200
+_MAX_KEPT_ROWS = 100
 """The rows of a statement are kept for the next audit that asks the same, unless there are more."""
 
 _TABLES = {

@@ -1,6 +1,6 @@
 """What audits have in common: shares above a threshold, and the first iterations against the last."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolltrace.check.audit import MAX_EXAMPLES, Finding
@@ -33,6 +33,13 @@ def share_findings(
     envs: dict[tuple[str, str], list[Row]] = {}
     for row in tables.rows_in_batches(question) if in_batches else tables.rows(question):
         envs.setdefault((row["split"], row["env"]), []).append(row)
+    yield from counted_share_findings(tables, envs, what, unit)
+
+
+def counted_share_findings(
+    tables: AuditTables, envs: Mapping[tuple[str, str], Sequence[Row]], what: str, unit: str
+) -> Iterator[Finding]:
+    """The same for rows that are counted: by split and env, `n`, `count` of wrong ones and their `ids` by iteration."""
     for (split, env), rows in sorted(envs.items()):
         count, of = sum(row["count"] for row in rows), sum(row["n"] for row in rows)
         if tables.is_enough(of, unit) and count / of > tables.threshold:

@@ -1,15 +1,16 @@
 """Audits of environments: leaked answers, broken histories, tools, failures and tasks."""
 
 import re
-from collections.abc import Iterator, Sequence, Set
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, Threshold, audit
 from rolltrace.check.audit_tables import AuditTables, examples, scope_address
 from rolltrace.check.rollout_tally import tallied
 from rolltrace.check.settings import CheckSettings
 from rolltrace.check.table_source import Row
-from rolltrace.check.trends import share_findings
+from rolltrace.check.trends import counted_share_findings, share_findings
 from rolltrace.trace.field_types import Range
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout, Step, select_messages
@@ -39,7 +40,14 @@ _TASKS = f"""
     ), tasks as (
         select chosen.*, prompt from chosen join prompts on prompts.rollout = chosen.id
         where not regexp_matches(prompt, '^hashed:\\d+:[0-9a-f]{{16}}')
+    ), trained as (
+        select * from tasks where split = 'train'
     )
+    select *, row_number() over (partition by split, env, prompt, answer order by task) > 1 as is_repeated,
+        exists (
+            from trained t where t.env = e.env and (t.task = e.task or (t.prompt = e.prompt and t.answer = e.answer))
+        ) as is_trained
+    from tasks e order by split, env, hash(task)
 """
 
 
@@ -60,8 +68,9 @@ _TASKS = f"""
 def answer_in_prompt(tables: AuditTables) -> Iterator[Finding]:
     """The prompt does not contain the reference answer."""
     known: dict[str, list[Row]] = {}
-    for row in tables.rows(f"{_TASKS} select * from tasks where answer <> '' order by split, env, hash(task)"):
-        known.setdefault(scope_address({"split": row["split"], "env": row["env"]}), []).append(row)
+    for row in tables.rows(_TASKS):
+        if row["answer"]:
+            known.setdefault(scope_address(row), []).append(row)
     for address, rows in known.items():
         if not tables.is_enough(len(rows), "tasks"):
             continue
@@ -240,12 +249,18 @@ def only_limits_end_episodes(tables: AuditTables) -> Iterator[Finding]:
 )
 def same_task_twice(tables: AuditTables) -> Iterator[Finding]:
     """No two tasks of an env have the same prompt and answer."""
-    source = f"""
-        {_TASKS} select split, env, null::bigint as iteration, id,
-            row_number() over (partition by split, env, prompt, answer order by task) > 1 as wrong
-        from tasks where answer is not null
-    """
-    yield from share_findings(tables, source, "repeat another under another name", "tasks")
+    tasks = (row for row in tables.rows(_TASKS) if row["answer"] is not None)
+    yield from _task_findings(tables, tasks, "is_repeated", "repeat another under another name")
+
+
+def _task_findings(tables: AuditTables, tasks: Iterable[Row], wrong: str, what: str) -> Iterator[Finding]:
+    """A finding for each env in which the share of wrong tasks is above the threshold."""
+    envs: dict[tuple[str, str], list[Row]] = {}
+    for (split, env), rows in groupby(tasks, itemgetter("split", "env")):
+        are_wrong = {row["id"]: row[wrong] for row in rows}
+        ids = sorted(rollout for rollout, is_wrong in are_wrong.items() if is_wrong)
+        envs[split, env] = [{"iteration": None, "n": len(are_wrong), "count": len(ids), "ids": ids}]
+    yield from counted_share_findings(tables, envs, what, "tasks")
 
 
 @audit(
@@ -259,10 +274,5 @@ def same_task_twice(tables: AuditTables) -> Iterator[Finding]:
 )
 def evaluation_task_in_training(tables: AuditTables) -> Iterator[Finding]:
     """No task of an evaluation is a task of the training."""
-    source = f"""
-        {_TASKS}, trained as (select * from tasks where split = 'train')
-        select split, env, null::bigint as iteration, id, exists (from trained t where t.env = e.env
-            and (t.task = e.task or (t.prompt = e.prompt and t.answer = e.answer))) as wrong
-        from tasks e where split <> 'train'
-    """
-    yield from share_findings(tables, source, "are trained on", "tasks")
+    tasks = (row for row in tables.rows(_TASKS) if row["split"] != "train")
+    yield from _task_findings(tables, tasks, "is_trained", "are trained on")
