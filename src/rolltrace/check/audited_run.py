@@ -62,6 +62,8 @@ class AuditedRun:
         """How many rollouts of each session are in the files of another, which was forked from it."""
         self.sessions: set[str] = set()
         """The sessions of the rollouts that were read."""
+        self.has_retries = False
+        """Whether a rollout that was read is another attempt than 0."""
         self.runs: set[str] = set()
         """The ids of runs that the records have which were read."""
         self._errors = ReadErrors()
@@ -108,9 +110,14 @@ class AuditedRun:
             self.recorded_by_forks[rollout.session] += rollout.session != session
             self.sessions.add(rollout.session)
             self.runs.add(rollout.run)
+            self.has_retries |= rollout.attempt != 0
             for name in _blob_names(rollout):
                 self.blobs.setdefault(name, rollout.id)
             yield location, rollout
+
+    def rows_about_scores(self, sql: str) -> Iterable[Row]:
+        """The rows of a statement that has none if there are no scores, which is then not run."""
+        return self.rows(sql) if self.scores_by_session.total() else ()
 
     def scores(self) -> Iterator[tuple[LineLocation, Score]]:
         """Every score that can be read, as it is stored."""

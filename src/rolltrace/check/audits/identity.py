@@ -41,7 +41,7 @@ def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
 )
 def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
     """No two rollouts have the same identity."""
-    for row in _grouped(run, f"{SLOT_COLUMNS}, session, attempt", f"count(*) as times, {_MEMBERS}", "times > 1"):
+    for row in _grouped(run, f"{SLOT_COLUMNS}, session, attempt", "count(*) as times", "times > 1"):
         message = f"{row['times']} rollouts of one session are attempt {row['attempt']} of this index"
         yield _finding(row, message, times=row["times"])
 
@@ -71,7 +71,9 @@ def foreign_records(run: AuditedRun) -> Iterator[Finding]:
 )
 def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The attempts of each member are numbered from 0 without a gap."""
-    counts = f"max(attempt) as highest, count(distinct attempt) as seen, min(attempt) as lowest, {_MEMBERS}"
+    if not run.has_retries:
+        return
+    counts = "max(attempt) as highest, count(distinct attempt) as seen, min(attempt) as lowest"
     for row in _grouped(run, f'{GROUP_COLUMNS}, "index"', counts, "highest + 1 <> seen or lowest < 0"):
         message = f"expected attempts 0 to {row['highest']}, got {row['seen']} of them"
         yield _finding(row, message, highest=row["highest"], seen=row["seen"])
@@ -87,7 +89,7 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The members of each group are numbered from 0 without a gap, once all writers are closed."""
     if not run.is_closed:
         return  # missing ones may still be playing
-    counts = f'max("index") as highest, count(distinct "index") as seen, min("index") as lowest, {_MEMBERS}'
+    counts = 'max("index") as highest, count(distinct "index") as seen, min("index") as lowest'
     for row in _grouped(run, GROUP_COLUMNS, counts, "highest + 1 <> seen or lowest < 0"):
         yield Finding(
             f"expected members 0 to {row['highest']}, got {row['seen']} between {row['lowest']} and {row['highest']}",
@@ -106,11 +108,11 @@ def index_gaps(run: AuditedRun) -> Iterator[Finding]:
 )
 def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
     """No two sessions recorded the same index of a group, unless one supersedes the other."""
-    counts = f"""
-        count(*) filter (collides) as n, list_sort(list(distinct session) filter (collides)) as sessions,
-        (list(id order by id) filter (collides))[:{MAX_EXAMPLES}] as members
-    """
-    for row in _grouped(run, SLOT_COLUMNS, counts, "n > 0") if len(run.sessions) > 1 else ():
+    if len(run.sessions) < 2:
+        return
+    counts = "count(*) filter (collides) as n, list_sort(list(distinct session) filter (collides)) as sessions"
+    members = f"(list(id order by id) filter (collides))[:{MAX_EXAMPLES}] as members"
+    for row in _grouped(run, SLOT_COLUMNS, counts, "n > 0", members):
         sessions = row["sessions"]
         message = f"{len(sessions)} sessions recorded it, and none supersedes another: all {row['n']} count"
         yield _finding(row, message, rollouts=row["n"], sessions=sessions[:_MAX_SESSIONS])
@@ -124,9 +126,9 @@ def colliding_sessions(run: AuditedRun) -> Iterator[Finding]:
 )
 def split_attempts(run: AuditedRun) -> Iterator[Finding]:
     """A session that supersedes another played all attempts itself."""
-    counts = f"""
+    counts = """
         min(attempt) filter (not superseded) as first, arg_min(session, attempt) filter (not superseded) as played_by,
-        min(attempt) filter (superseded) as earliest, {_MEMBERS}
+        min(attempt) filter (superseded) as earliest
     """
     for row in _grouped(run, SLOT_COLUMNS, counts, "first > 0 and earliest < first") if len(run.sessions) > 1 else ():
         session, first = row["played_by"], row["first"]
@@ -139,12 +141,15 @@ def _finding(row: Row, message: str, **data: Any) -> Finding:
     return replace(rollout_finding(row, message, **data), rollouts=tuple(row["members"]))
 
 
-def _grouped(run: AuditedRun, key: str, counts: str, condition: str) -> Iterator[Row]:
-    """For each group of rollouts with an index for which the condition holds, one of them, and these counts."""
+def _grouped(run: AuditedRun, key: str, counts: str, condition: str, members: str = _MEMBERS) -> Iterator[Row]:
+    """For each group of rollouts with an index for which the condition holds: one of them, the counts and the members.
+
+    The condition is about the counts.
+    """
     # A long run has many groups. Only their hashes are in memory, and the groups for which the condition holds.
     return run.rows(f"""
         select * from rollouts join (
-            select min(id) as id, {counts} from rollouts where "index" is not null and hash({key}) in (
+            select min(id) as id, {counts}, {members} from rollouts where "index" is not null and hash({key}) in (
                 select hash from (
                     select hash({key}) as hash, {counts} from rollouts where "index" is not null
                     group by hash having {condition}

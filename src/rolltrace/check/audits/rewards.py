@@ -123,7 +123,7 @@ def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
         from scores s join rollouts r on s.rollout = r.id
         where s.name = 'reward' and json_exists(s.data, '$.group_grade') and base <> r.reward_so_far
     """
-    for row in run.rows(pairs):
+    for row in run.rows_about_scores(pairs):
         base, so_far = row["base"], row["reward_so_far"]
         if not nearly_equal(base, so_far, [so_far]):
             message = f"the group's grade was added to {base!r}, but reward_so_far is {so_far!r}"

@@ -15,7 +15,9 @@ from rolltrace.trace.score import Score
 )
 def unknown_rollout(run: AuditedRun) -> Iterator[Finding]:
     """Every score of a rollout is about one that exists."""
-    for row in run.rows("from scores anti join rollouts on rollouts.id = rollout where rollout is not null"):
+    for row in run.rows_about_scores(
+        "from scores anti join rollouts on rollouts.id = rollout where rollout is not null"
+    ):
         yield score_finding(row, f"a score named {row['name']} is about rollout {row['rollout']}, which is missing")
 
 
@@ -30,7 +32,7 @@ def unknown_group(run: AuditedRun) -> Iterator[Finding]:
         from scores s anti join rollouts r on r.split = s.split and r.env = s.env and r."group" = s."group"
         and r.iteration is not distinct from s.iteration where s."group" is not null
     """
-    for row in run.rows(query):
+    for row in run.rows_about_scores(query):
         yield score_finding(
             row, f"a score named {row['name']} is about group {group_address_of(row)}, which is missing"
         )
