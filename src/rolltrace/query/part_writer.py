@@ -1,7 +1,8 @@
 """Writes parts: each table of a folder to one Parquet file, of bounded size each."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,15 +169,22 @@ def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequ
 
 def index_ids(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
     """Index the lines of a part by the id of their rollout; `IdIndex` uses that."""
-    if part.info.kind not in _ID_COLUMNS:
-        return
-    numbers = {file: number for number, file in enumerate(sorted(part.info.ranges))}
-    table, column = part.table(part.info.kind).path, _ID_COLUMNS[part.info.kind]
-    source = f"from {parquet_source([table])} where {column} is not null" if part.tables else "where false"
-    rows = connection.execute(f"select unhex(md5({column})), _file, _offset, _length {source} order by all")
-    batches = iter(partial(rows.fetchmany, _ID_ROWS), [])
-    entries = (make_entry(key, numbers[file], *place) for batch in batches for key, file, *place in batch)
-    write_id_blocks(part, entries)
+    if part.info.kind in _ID_COLUMNS:
+        rows = _id_rows(connection, part) if part.tables else iter(())
+        write_id_blocks(part, starmap(make_entry, rows))
+
+
+def _id_rows(connection: "duckdb.DuckDBPyConnection", part: Part) -> Iterator[tuple[bytes, int, int, int]]:
+    """Of each line about a rollout, in order: the hash of the id, the number of the file, the offset, the length."""
+    column = _ID_COLUMNS[part.info.kind]
+    rows = connection.execute(
+        f"""select unhex(md5({column})), file_number, _offset, _length
+        from {parquet_source([part.table(part.info.kind).path])}
+        join (select unnest($files) as _file, unnest(range(len($files))) as file_number) using (_file)
+        where {column} is not null order by all""",
+        {"files": sorted(part.info.ranges)},
+    )
+    return chain.from_iterable(iter(partial(rows.fetchmany, _ID_ROWS), []))
 
 
 def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: Path) -> int:
