@@ -11,6 +11,7 @@ from rolltrace.check.rollout_tally import tallied
 from rolltrace.check.settings import CheckSettings
 from rolltrace.check.table_source import Row
 from rolltrace.check.trends import counted_share_findings, share_findings
+from rolltrace.query.table_schema import sql_literal
 from rolltrace.trace.field_types import Range
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout, Step, select_messages
@@ -18,37 +19,51 @@ from rolltrace.trace.stop_reasons import StopReason
 
 _MAX_TASKS = 2_000
 """How many tasks of an env are read for their prompts, so that the time does not grow with the run."""
+_PROMPTS_AT_ONCE = 500
 _MAX_PROMPT_CHARS = 100_000
 _LIMITS = (
     StopReason.MAX_TURNS, StopReason.MAX_TOOL_CALLS, StopReason.MAX_TOKENS, StopReason.MAX_TOTAL_TOKENS,
     StopReason.MAX_SAMPLED_TOKENS, StopReason.CONTEXT_OVERFLOW, StopReason.TIMEOUT,
 )  # fmt: skip
 
-# One rollout of each task, with its first prompt and its reference answer.
+# One rollout of each task, and its reference answer.
 _TASKS = f"""
-    with chosen as (
-        select split, env, task, min(id) as id,
-            any_value(coalesce(task_data ->> 'answer', task_data ->> 'reference', grade_extra ->> 'reference'))
-                as answer
-        from rollouts group by split, env, task
-        qualify row_number() over (partition by split, env order by hash(task)) <= {_MAX_TASKS}
-    ), prompts as (
-        select m.rollout, left(string_agg(m.content, chr(10) order by m.position), {_MAX_PROMPT_CHARS}) as prompt
-        from (from messages where rollout in (select id from chosen)) m
-        join (from steps where step = 0 and rollout in (select id from chosen)) s on s.rollout = m.rollout
-        where m.position < s.prompt_messages group by m.rollout
-    ), tasks as (
-        select chosen.*, prompt from chosen join prompts on prompts.rollout = chosen.id
-        where not regexp_matches(prompt, '^hashed:\\d+:[0-9a-f]{{16}}')
-    ), trained as (
-        select * from tasks where split = 'train'
-    )
-    select *, row_number() over (partition by split, env, prompt, answer order by task) > 1 as is_repeated,
-        exists (
-            from trained t where t.env = e.env and (t.task = e.task or (t.prompt = e.prompt and t.answer = e.answer))
-        ) as is_trained
-    from tasks e order by split, env, hash(task)
+    select split, env, task, min(id) as id,
+        any_value(coalesce(task_data ->> 'answer', task_data ->> 'reference', grade_extra ->> 'reference')) as answer
+    from rollouts group by split, env, task
+    qualify row_number() over (partition by split, env order by hash(task)) <= {_MAX_TASKS}
+    order by split, env, hash(task)
 """
+# The ids are literals, which lets the engine skip most files: a subquery makes it read the texts of the whole run.
+_PROMPTS = """
+    select m.rollout, left(string_agg(m.content, chr(10) order by m.position), {characters}) as prompt
+    from messages m join steps s on s.rollout = m.rollout
+    where m.rollout in ({ids}) and s.rollout in ({ids}) and s.step = 0 and m.position < s.prompt_messages
+    group by m.rollout having not regexp_matches(prompt, '^hashed:\\d+:[0-9a-f]{{16}}')
+"""
+
+
+def _tasks(tables: AuditTables) -> list[Row]:
+    """The tasks whose prompts were recorded, each with its first prompt and whether it repeats or leaks another."""
+    chosen, prompts = list(tables.rows(_TASKS)), {}
+    for start in range(0, len(chosen), _PROMPTS_AT_ONCE):
+        ids = ", ".join(sql_literal(row["id"]) for row in chosen[start : start + _PROMPTS_AT_ONCE])
+        for row in tables.rows(_PROMPTS.format(ids=ids, characters=_MAX_PROMPT_CHARS)):
+            prompts[row["rollout"]] = row["prompt"]
+    tasks = [row | {"prompt": prompts[row["id"]]} for row in chosen if row["id"] in prompts]
+    trained = {_content(row) for row in tasks if row["split"] == "train" and row["answer"] is not None}
+    names = {(row["env"], row["task"]) for row in tasks if row["split"] == "train"}
+    seen: set[tuple[str, ...]] = set()
+    for row in sorted(tasks, key=itemgetter("task")):
+        content = _content(row)
+        row["is_repeated"] = (row["split"], *content) in seen
+        row["is_trained"] = (row["env"], row["task"]) in names or content in trained
+        seen.add((row["split"], *content))
+    return tasks
+
+
+def _content(task: Row) -> tuple[str, ...]:
+    return task["env"], task["prompt"], task["answer"]
 
 
 @audit(
@@ -68,7 +83,7 @@ _TASKS = f"""
 def answer_in_prompt(tables: AuditTables) -> Iterator[Finding]:
     """The prompt does not contain the reference answer."""
     known: dict[str, list[Row]] = {}
-    for row in tables.rows(_TASKS):
+    for row in _tasks(tables):
         if row["answer"]:
             known.setdefault(scope_address(row), []).append(row)
     for address, rows in known.items():
@@ -249,7 +264,7 @@ def only_limits_end_episodes(tables: AuditTables) -> Iterator[Finding]:
 )
 def same_task_twice(tables: AuditTables) -> Iterator[Finding]:
     """No two tasks of an env have the same prompt and answer."""
-    tasks = (row for row in tables.rows(_TASKS) if row["answer"] is not None)
+    tasks = (row for row in _tasks(tables) if row["answer"] is not None)
     yield from _task_findings(tables, tasks, "is_repeated", "repeat another under another name")
 
 
@@ -274,5 +289,5 @@ def _task_findings(tables: AuditTables, tasks: Iterable[Row], wrong: str, what: 
 )
 def evaluation_task_in_training(tables: AuditTables) -> Iterator[Finding]:
     """No task of an evaluation is a task of the training."""
-    tasks = (row for row in tables.rows(_TASKS) if row["split"] != "train")
+    tasks = (row for row in _tasks(tables) if row["split"] != "train")
     yield from _task_findings(tables, tasks, "is_trained", "are trained on")
