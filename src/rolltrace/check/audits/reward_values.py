@@ -130,14 +130,15 @@ _SAME_RESPONSES = """
     with responses as (
         select rollout, termination, hash(response, raw) as response from steps
         where response <> '' and env_reward = reward
+    ), contexts as (
+        select id, reward, hash(
+            split, env, task, stop_reason, task_data::varchar, env_args::varchar, grade_reward is null
+        ) as context
+        from rollouts
+        where steps = 1 and status = 'ok' and calls = 0 and seat is null
+            and isfinite(reward) and reward = line_reward and unclamped_reward is null
     ), answers as (
-        select r.id, r.reward, hash(
-            r.split, r.env, r.task, r.stop_reason, r.task_data::varchar, r.env_args::varchar, r.grade_reward is null,
-            s.termination, s.response
-        ) as same
-        from rollouts r join responses s on s.rollout = r.id
-        where r.steps = 1 and r.status = 'ok' and r.calls = 0 and r.seat is null
-            and isfinite(r.reward) and r.reward = r.line_reward and r.unclamped_reward is null
+        select id, reward, hash(context, termination, response) as same from contexts join responses on rollout = id
     ), repeated as (
         select same from answers
         group by same having max(reward) - min(reward) > 1e-6 * greatest(1, max(abs(reward)))
