@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 import rolltrace
 from answers import score, write
+from rolltrace.check.check_run import IterationChecker
 from rolltrace.cli.app import cli
 from rolltrace.errors import InputError, RunNotFoundError
 from rolltrace.query.compact import compact
@@ -150,8 +151,9 @@ def test_a_run_without_a_valid_run_json_is_left_out(tmp_path, data):
         lambda path: rolltrace.replay_run(path),
         lambda path: rolltrace.log_metrics(path, ()),
         lambda path: rolltrace.play(resume=path),
+        lambda path: IterationChecker(path),
     ],
-    ids=["regrade", "replay", "metrics", "resume"],
+    ids=["regrade", "replay", "metrics", "resume", "check"],
 )
 def test_commands_about_one_run_refuse_several(tmp_path, command):
     """Several runs are refused also if only one of them can be read: the other may be the one that is meant."""

@@ -21,7 +21,7 @@ from rolltrace.check.table_source import TableSource
 from rolltrace.check.tokenizer import load_tokenizer
 from rolltrace.errors import InputError, TempFolderError
 from rolltrace.query.copied_tables import COPIED_TABLES
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import open_single_run
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import FOLDERS
 from rolltrace.trace.failure import failure_of
@@ -96,9 +96,7 @@ class IterationChecker:
     def __init__(self, path: str | Path, **options: Unpack[CheckOptions]) -> None:
         self._chosen = _Choice(options)
         self._chosen.audits = [audit for audit in self._chosen.audits if audit.input is not AuditInput.RUN]
-        self._run: Run = open_run(path)
-        if len(self._run.paths) > 1:
-            raise InputError(f"Expected one run, got {path} with {len(self._run.paths)} runs: name one of them.")
+        self._run = open_single_run(path)
         self._stats = IterationStatsCache(self._run)
         self._revision = 0
         self._run.revision = lambda: self._revision
