@@ -516,26 +516,31 @@ def test_a_regrade_changes_neither_the_state_of_a_run_nor_its_sessions(tmp_path)
     assert run.state == "complete"
 
 
+class Waiting(Grader):
+    """A grader that waits until it is told to end."""
+
+    version = 1
+
+    def __init__(self):
+        self.started, self.ends = asyncio.Event(), asyncio.Event()
+
+    async def grade(self, rollout):
+        self.started.set()
+        await self.ends.wait()
+        return Grade(1.0)
+
+
 def test_two_regrades_with_the_same_grader_do_not_run_at_once(tmp_path):
     """The second would do everything a second time."""
     path = record(tmp_path / "run")
 
     async def main():
-        started, ends = asyncio.Event(), asyncio.Event()
-
-        class Waiting(Grader):
-            version = 1
-
-            async def grade(self, rollout):
-                started.set()
-                await ends.wait()
-                return Grade(1.0)
-
-        first = asyncio.create_task(rolltrace.regrade_async(path, Waiting()))
-        await started.wait()
+        waiting = Waiting()
+        first = asyncio.create_task(rolltrace.regrade_async(path, waiting))
+        await waiting.started.wait()
         with pytest.raises(InputError, match="one is running"):
             await asyncio.wait_for(rolltrace.regrade_async(path, Waiting()), 60)
-        ends.set()
+        waiting.ends.set()
         assert (await first).graded == 12
 
     asyncio.run(main())
@@ -546,22 +551,13 @@ def test_two_regrades_do_not_make_rewards_at_once(tmp_path):
     path = record(tmp_path / "run")
 
     async def main():
-        started, ends = asyncio.Event(), asyncio.Event()
-
-        class Waiting(Grader):
-            version = 1
-
-            async def grade(self, rollout):
-                started.set()
-                await ends.wait()
-                return Grade(1.0)
-
-        first = asyncio.create_task(rolltrace.regrade_async(path, Waiting(), as_reward=True))
-        await started.wait()
+        waiting = Waiting()
+        first = asyncio.create_task(rolltrace.regrade_async(path, waiting, as_reward=True))
+        await waiting.started.wait()
         with pytest.raises(InputError, match="as reward, but one is running"):
             await rolltrace.regrade_async(path, "exact", as_reward=True)
         assert (await rolltrace.regrade_async(path, "exact")).graded == 12
-        ends.set()
+        waiting.ends.set()
         assert (await first).rewards == 12
 
     asyncio.run(main())
