@@ -3,7 +3,6 @@
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +21,7 @@ from rolltrace.store.segment_reader import (
     open_segment,
     split_lines,
 )
-from rolltrace.trace.codec import RecordVersion, check_checksum, version_error
+from rolltrace.trace.codec import RecordVersion, check_checksum, has_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION
 from rolltrace.trace.limits import MAX_DAMAGED_LINES
 
@@ -182,13 +181,13 @@ class Cursor:
                 )
                 return
             lines = self._validated(split_lines(segment.blocks(start)), segment, shown)
-            for line, data in takewhile(lambda one: one[0].end <= limit, lines):
-                if line.error == TORN:
-                    torn = line
+            for line, data in lines:
+                if line.end > limit or line.error == TORN:
+                    torn = line if line.end <= limit else None
                     break
                 self.covered[file] = line.end
                 if data:
-                    yield LineLocation(file, line.offset, line.end - line.offset), data
+                    yield LineLocation(file, line.offset, len(data)), data
         except OSError as error:  # transient: the rest is read the next time
             self._report_unreadable(error, shown, self.covered.get(file, 0))
             return
@@ -221,7 +220,7 @@ class Cursor:
         damage_left = MAX_DAMAGED_LINES
         for line in lines:
             data = line.data
-            if not data or line_error(data) is not None:
+            if not data.startswith(_CURRENT) or not has_checksum(data, len(data) - 1):
                 data = b"" if line.error == TORN else self._read_or_report(line, segment, shown)
             yield line, data
             damage_left += 1 if data else -1

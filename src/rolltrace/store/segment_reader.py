@@ -64,7 +64,10 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
         first = 0
         while last := data.find(b"\n", first) + 1:
             end = block.offset + last
-            yield _line(start, end, [*pieces, data[first:last]] if pieces else [data[first:last]], has_hole)
+            if end - start == last - first <= _BUFFER_BYTES:  # the whole line is in this block
+                yield Line(start, end, data[first:last])
+            else:
+                yield _line(start, end, [*pieces, data[first:last]], has_hole)
             pieces.clear()
             has_hole = False
             start, first = end, last
@@ -77,7 +80,7 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
         yield Line(start, end, b"", TORN)
 
 
-def _line(start: int, end: int, pieces: list[bytes], has_hole: bool = False) -> Line:
+def _line(start: int, end: int, pieces: list[bytes], has_hole: bool) -> Line:
     if end - start > MAX_LINE_BYTES:
         return Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got {end - start}.")
     if has_hole:

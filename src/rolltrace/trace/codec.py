@@ -151,17 +151,22 @@ def verify_checksum(line: bytes) -> bytes:
     return line.removesuffix(b"\n")
 
 
-def check_checksum(line: bytes) -> None:
-    """Raise unless the line is whole and its bytes are those that were written. It is not copied: it may be long."""
-    end = len(line) - line.endswith(b"\n")
+def has_checksum(line: bytes, end: int) -> bool:
+    """Whether a line up to `end` is whole, with the bytes that were written. It is not copied: it may be long."""
     start = max(end - _TAIL, 0)
-    found = b"%08x" % zlib.crc32(memoryview(line)[:start])
-    if line[start:end] == _CRC + found + b'"}':
+    return line.startswith(b'%b%08x"}' % (_CRC, zlib.crc32(memoryview(line)[:start])), start)
+
+
+def check_checksum(line: bytes) -> None:
+    """Raise unless the line is whole and its bytes are those that were written."""
+    end = len(line) - line.endswith(b"\n")
+    if has_checksum(line, end):
         return
+    start = max(end - _TAIL, 0)
     if line[start : start + len(_CRC)] != _CRC or not line.endswith(b'"}', 0, end):
         raise RecordError(f"Expected a record that ends in its checksum, got {end} bytes that do not.")
     written = line[end - 10 : end - 2].decode(errors="replace")
-    raise ChecksumError(f"Expected checksum {written}, the bytes have {found.decode()}.")
+    raise ChecksumError(f"Expected checksum {written}, the bytes have {zlib.crc32(memoryview(line)[:start]):08x}.")
 
 
 def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Record:
