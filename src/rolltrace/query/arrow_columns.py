@@ -93,15 +93,17 @@ def _array(
 
 
 def _column(kind: str, values: Values) -> "CArray":
-    """The array of a column. One without values takes next to no time."""
-    if values[0] is None and values[-1] is None and values.count(None) == len(values):
-        return _null_column(kind, len(values))
+    """The array of a column. One that repeats a short value, or has none, takes next to no time."""
+    first = values[0]
+    is_short = first is None or (kind in _REPEATED_LENGTHS and len(first) <= _REPEATED_LENGTHS[kind])
+    if is_short and first == values[-1] and values.count(first) == len(values):
+        return _repeated_value(kind, first if first is None or kind == "VARCHAR" else (), len(values))
     return _build(kind, values)
 
 
 @lru_cache(maxsize=256)
-def _null_column(kind: str, count: int) -> "CArray":
-    return _build(kind, [None] * count)
+def _repeated_value(kind: str, value: Any, count: int) -> "CArray":
+    return _build(kind, [value] * count)
 
 
 def _build(kind: str, values: Values) -> "CArray":
@@ -198,6 +200,8 @@ _BUILDERS: dict[str, Callable[[Values], Parts]] = {
     COUNTS: partial(_maps, COUNTS, "BIGINT"),
 }
 """By the SQL type of a column, what makes the buffers of its array, and the arrays in it."""
+_REPEATED_LENGTHS = {"VARCHAR": 64, "VARCHAR[]": 0, NUMBER_MAP: 0, COUNTS: 0}
+"""By type, how long a value may be for a column that repeats it to be kept for others."""
 _DEFAULTS: dict[str, Any] = {
     "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH, "VARCHAR[]": (), NUMBER_MAP: {}, COUNTS: {},
 }  # fmt: skip

@@ -134,7 +134,10 @@ def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
     """The values of each field; None where there is no record."""
     if not any(records):
         return repeat(records, width)
-    return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
+    try:
+        return zip(*map(astuple, records), strict=True)
+    except TypeError:  # there is a None among them
+        return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
 
 
 _steps = _RecordTable(STEP_FIELDS, {"prompt": tuple[int, int], "response": int | _TextOnly, "sampling": int | None})
@@ -216,21 +219,27 @@ def _score_tables(
     return {"scores": scores, "score_calls": calls}
 
 
-def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    """Each value as often as its count says."""
+def _owners(counts: Iterable[int]) -> list[int]:
+    """By item, the number of the record that has it; `counts` are how many items each record has."""
+    return [number for number, count in enumerate(counts) for _ in range(count)]
+
+
+def _repeated(values: Sequence[Any], owners: Sequence[int]) -> list[Any]:
+    """For each item, the value of the record that has it."""
     if values.count(values[0]) == len(values):
-        return [values[0]] * sum(counts)
-    return list(chain.from_iterable(map(repeat, values, counts)))
+        return [values[0]] * len(owners)
+    return list(map(values.__getitem__, owners))
 
 
 def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: Columns) -> tuple[Columns, Columns]:
     """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
-    counts, sizes = rollouts["steps"], [len(record.messages) for record in records]
+    sizes = [len(record.messages) for record in records]
+    ends = list(accumulate(sizes))
+    owners, message_owners = _owners(rollouts["steps"]), _owners(sizes)
     messages = [message for record in records for message in record.messages]
-    places = zip(_repeated(list(accumulate(sizes)), counts), _repeated(sizes, counts), steps["response"], strict=True)
     numbers = [  # by step, that of the message that is its response
-        end - size + response if type(response) is int and 0 <= response < size else None
-        for end, size, response in places
+        ends[owner] - sizes[owner] + response if type(response) is int and 0 <= response < sizes[owner] else None
+        for owner, response in zip(owners, steps["response"], strict=True)
     ]
     step_of = {number: step for step, number in enumerate(numbers)}  # the last one, if several have the same response
     stored = [
@@ -240,9 +249,12 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
     is_other = [number not in step_of for number in range(len(messages))]
     return {
         **steps,
-        "rollout": _repeated(rollouts["id"], counts),
-        **{name: _repeated(rollouts[name], counts) for name in STEP_CONTEXT},
-        "sampling": list(map(_at, _repeated([record.sampling for record in records], counts), steps["sampling"])),
+        "rollout": _repeated(rollouts["id"], owners),
+        **{name: _repeated(rollouts[name], owners) for name in STEP_CONTEXT},
+        "sampling": [
+            None if index is None else _at(records[owner].sampling, index)
+            for owner, index in zip(owners, steps["sampling"], strict=True)
+        ],
         "prompt_messages": [
             prompt[0][1] - prompt[0][0] if len(prompt) == 1 else sum([last - first for first, last in prompt])
             for prompt in steps["prompt"]
@@ -258,8 +270,8 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
         ],
     }, {
         **_messages.columns(list(compress(messages, is_other))),
-        "rollout": list(compress(_repeated(rollouts["id"], sizes), is_other)),
-        "run": list(compress(_repeated(rollouts["run"], sizes), is_other)),
+        "rollout": list(compress(_repeated(rollouts["id"], message_owners), is_other)),
+        "run": list(compress(_repeated(rollouts["run"], message_owners), is_other)),
         "position": list(compress(chain.from_iterable(map(range, sizes)), is_other)),
         "step": [None] * sum(is_other),
     }
@@ -269,11 +281,12 @@ def _call_columns(records: Sequence[Any], owners: Columns, **ids: Sequence[str |
     """The model calls of rollouts or of scores; `ids` are the rollout and the score of each."""
     calls = [call for record in records for call in record.calls]
     counts = [len(record.calls) for record in records]
+    numbers = _owners(counts)
     return {
         **_calls.columns(calls),
-        "rollout": _repeated(ids["rollout"], counts),
-        "score": _repeated(ids.get("score", [None]), counts),
-        **{name: _repeated(owners[name], counts) for name in ("run", *GroupKey.__struct_fields__)},
+        "rollout": _repeated(ids["rollout"], numbers),
+        "score": _repeated(ids.get("score", [None]), numbers),
+        **{name: _repeated(owners[name], numbers) for name in ("run", *GroupKey.__struct_fields__)},
         "position": list(chain.from_iterable(map(range, counts))),
         "reply": [None if call.reply is None else call.reply.content for call in calls],
     }
@@ -310,16 +323,17 @@ def _add_numbers_of_steps(rollouts: Columns, steps: Columns) -> None:
     rollouts["step_reward_data"] = [
         rewards[first] if last - first == 1 else _sum_by_name(rewards[first:last]) for first, last in ranges
     ]
-    rollouts["step_metrics"] = means = []
-    for own, (first, last) in zip(rollouts["metrics"], ranges, strict=True):
-        others = [numbers for numbers in metrics[first:last] if not numbers.keys() <= own.keys()]
-        means.append(_mean_by_name(others, own) if others else {})
+    rollouts["step_metrics"] = [
+        _mean_by_name(metrics[first:last], own) for own, (first, last) in zip(rollouts["metrics"], ranges, strict=True)
+    ]
 
 
 def _sum_by_name(maps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
+    if not maps:
+        return {}
+    sums = dict(maps[0])
     try:
-        for numbers in maps:
+        for numbers in maps[1:]:
             for name, value in numbers.items():
                 sums[name] = sums.get(name, 0.0) + value
     except (TypeError, OverflowError):
@@ -328,9 +342,13 @@ def _sum_by_name(maps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _mean_by_name(maps: Sequence[Mapping[str, Any]], without: Mapping[str, Any]) -> dict[str, float]:
+    """Of the names that `without` lacks."""
+    names = set().union(*maps).difference(without)
+    if not names:
+        return {}
     counts, sums = Counter(chain.from_iterable(maps)), _sum_by_name(maps)
-    return {name: total / counts[name] for name, total in sums.items() if name not in without}
+    return {name: as_float(total) / counts[name] for name, total in sums.items() if name in names}
 
 
-def _at(items: Sequence[Any], index: int | None) -> Any:
-    return items[index] if index is not None and 0 <= index < len(items) else None
+def _at(items: Sequence[Any], index: int) -> Any:
+    return items[index] if 0 <= index < len(items) else None
