@@ -77,6 +77,8 @@ class RunTables:
         """Those of the lines that are being read."""
         self._segments: dict[str, list[SegmentEntry]] = {}
         """By folder, those that there were when it was last listed: `refresh` does that once."""
+        self._lengths: dict[str, int] = {}
+        """By folder, how many bytes they have, uncompressed."""
         self._damaged: set[Path] = set()
         self._dropped: dict[str, dict[str, int]] = {}
         """By folder, how far it was read before damaged parts were dropped."""
@@ -156,8 +158,9 @@ class RunTables:
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
         if not pending:
             return 1.0
-        total = sum(estimated_length(entry) for folder in KINDS_OF_FOLDER for entry in self._list(folder))
-        return max(0.0, 1.0 - pending / max(total, 1))
+        for folder in KINDS_OF_FOLDER:
+            self._list(folder)
+        return max(0.0, 1.0 - pending / max(sum(self._lengths.values()), 1))
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were replaced."""
@@ -228,6 +231,7 @@ class RunTables:
     def _list(self, folder: str) -> list[SegmentEntry]:
         if folder not in self._segments:
             self._segments[folder] = existing_segments(self._reader.files, folder)
+            self._lengths[folder] = sum(map(estimated_length, self._segments[folder]))
         return self._segments[folder]
 
     def private_path(self, name: str) -> Path:
