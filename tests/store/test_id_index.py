@@ -18,7 +18,7 @@ from rolltrace.store import id_index
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import LineLocation
-from rolltrace.store.id_blocks import IDS_FILE, hash_id, make_entry, write_id_blocks
+from rolltrace.store.id_blocks import IDS_FILE, hash_id, write_id_blocks
 from rolltrace.store.id_index import record_id
 from rolltrace.store.parts import Part, PartInfo, RowStats, publish_part
 from rolltrace.store.read_errors import ReadErrorKind
@@ -71,7 +71,7 @@ def write_entries(run, folder, locations, ranges):
     part.path.mkdir(exist_ok=True)
     files = sorted(ranges)
     places = {key: (files.index(place.file), place.offset, place.length) for key, place in locations.items()}
-    write_id_blocks(part, iter(sorted(make_entry(hash_id(rollout), *place) for rollout, place in places.items())))
+    write_id_blocks(part, iter(sorted((hash_id(rollout), *place) for rollout, place in places.items())))
     return publish_part(part, run / "cache", "run")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from rolltrace.query.table_schema import (
     sql_literal,
 )
 from rolltrace.store.cursor import Cursor, LineLocation, record_read_error
-from rolltrace.store.id_blocks import make_entry, write_id_blocks
+from rolltrace.store.id_blocks import write_id_blocks
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.parts import Part, PartInfo, RowStats, merged_info
 from rolltrace.store.read_errors import ReadError
@@ -35,7 +35,7 @@ _CHUNK_LINES = 512
 _CHUNK_BYTES = 4 << 20
 """Decoded lines become columns when there are so many of them."""
 
-_PARQUET = "format parquet, compression zstd, compression_level 1"
+_PARQUET = "format parquet, compression zstd, compression_level 2"
 _WITH_TEXT = ("steps", "other_messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
@@ -170,8 +170,7 @@ def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequ
 def index_ids(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
     """Index the lines of a part by the id of their rollout; `IdIndex` uses that."""
     if part.info.kind in _ID_COLUMNS:
-        rows = _id_rows(connection, part) if part.tables else iter(())
-        write_id_blocks(part, starmap(make_entry, rows))
+        write_id_blocks(part, _id_rows(connection, part) if part.tables else iter(()))
 
 
 def _id_rows(connection: "duckdb.DuckDBPyConnection", part: Part) -> Iterator[tuple[bytes, int, int, int]]:

@@ -5,7 +5,7 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from rolltrace.errors import ChecksumError
 from rolltrace.store.cursor import LineLocation
@@ -13,8 +13,9 @@ from rolltrace.store.parts import Part
 from rolltrace.store.safe_files import open_regular
 
 IDS_FILE = "ids.index"
-_ENTRY = struct.Struct(">16sIQI")
+_FIELDS = "16sIQI"
 """The hash of an id, the number of a file among those of the part, and the offset and the length of a line."""
+_ENTRY = struct.Struct(f">{_FIELDS}")
 make_entry = _ENTRY.pack
 _BLOCK_ENTRIES = 128
 _BLOCK_BYTES = _BLOCK_ENTRIES * _ENTRY.size
@@ -37,11 +38,12 @@ def find_entries(data: bytes | bytearray, key: bytes, files: Sequence[str]) -> I
         first = data.find(key, first + 1)
 
 
-def write_id_blocks(part: Part, entries: Iterator[bytes]) -> None:
+def write_id_blocks(part: Part, rows: Iterator[tuple[bytes, int, int, int]]) -> None:
     """Write sorted entries to a private part. Its description gets, for each block, the first hash and a digest."""
     blocks = bytearray()
     with (part.path / IDS_FILE).open("wb") as file:
-        while data := b"".join(islice(entries, _BLOCK_ENTRIES)):
+        while entries := list(islice(rows, _BLOCK_ENTRIES)):
+            data = struct.pack(f">{len(entries) * _FIELDS}", *chain.from_iterable(entries))
             file.write(data)
             blocks += data[:_HASH_BYTES] + _digest(data)
     part.info.id_blocks = bytes(blocks)
