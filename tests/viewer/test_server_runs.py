@@ -311,6 +311,16 @@ def test_cached_values_are_computed_once(monkeypatch: pytest.MonkeyPatch):
     assert kept.get_or_compute("large", lambda: 9, lambda _: 10_000) == 9
 
 
+def test_cached_values_of_an_earlier_state_are_replaced():
+    """A run that grows does not fill the cache with values of its earlier states."""
+    kept = LruCache(max_bytes=5_000)
+    assert kept.get_or_compute("other", lambda: "other", lambda _: 100) == "other"
+    for state in range(100):
+        assert kept.get_or_compute("q", lambda state=state: state, lambda _: 1_000, state) == state
+    assert kept.get_or_compute("q", lambda: -1, lambda _: 1_000, 99) == 99
+    assert kept.get_or_compute("other", lambda: "evicted", lambda _: 100) == "other"
+
+
 def test_an_unexpected_error_is_reported_without_its_message(tmp_path: Path):
     """An unexpected exception is a 500 with its type; its message, which may hold secrets, is not sent."""
     from rolltrace.viewer.http_errors import http_error_of

@@ -101,7 +101,7 @@ def _column(kind: str, values: Values) -> "CArray":
     return _build(kind, values)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _repeated_value(kind: str, value: Any, count: int) -> "CArray":
     return _build(kind, [value] * count)
 

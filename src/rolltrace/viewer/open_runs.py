@@ -48,39 +48,45 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 class LruCache:
-    """Thread-safe LRU cache bounded in bytes."""
+    """Thread-safe LRU cache bounded in bytes. It has one value for a key: that of the state it was last asked for."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._values: OrderedDict[Hashable, tuple[Any, int, Hashable]] = OrderedDict()
+        """By key, the value, its size and its state."""
         self._computing: dict[Hashable, threading.Lock] = {}
         self._bytes = 0
 
-    def get_or_compute(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+    def get_or_compute(
+        self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int], state: Hashable = None
+    ) -> Value:
         """The cached value, or the result of `compute`. Threads that need the same key wait for one computation."""
         with self._lock:
-            if key in self._values:
+            if self._has(key, state):
                 self._values.move_to_end(key)
                 return self._values[key][0]  # type: ignore[no-any-return]
             turn = self._computing.setdefault(key, threading.Lock())
         with turn:
             with self._lock:
-                if key in self._values:
+                if self._has(key, state):
                     return self._values[key][0]  # type: ignore[no-any-return]
             try:
                 value = compute()
-                self._put(key, value, size(value) + _ENTRY_BYTES)
+                self._put(key, value, size(value) + _ENTRY_BYTES, state)
             finally:
                 with self._lock:
                     if self._computing.get(key) is turn:  # not the lock of a retry after `compute` failed
                         del self._computing[key]
         return value
 
-    def _put(self, key: Hashable, value: Any, size: int) -> None:
+    def _has(self, key: Hashable, state: Hashable) -> bool:
+        return key in self._values and self._values[key][2] == state
+
+    def _put(self, key: Hashable, value: Any, size: int, state: Hashable) -> None:
         with self._lock:
             self._bytes += size - self._values.pop(key, (None, 0))[1]
-            self._values[key] = value, size
+            self._values[key] = value, size, state
             while self._bytes > self._max_bytes and self._values:
                 self._bytes -= self._values.popitem(last=False)[1][1]
 
@@ -230,7 +236,7 @@ class OpenRun:
     def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """The result of `compute`, cached until rollouts or scores change, or more of a long run was read."""
         state = self.identity, self.stamp.data, self.run.coverage
-        return self._cache.get_or_compute((self.key, *state, key), compute, size)
+        return self._cache.get_or_compute((self.key, key), compute, size, state)
 
     @property
     def revision(self) -> str:
