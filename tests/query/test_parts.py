@@ -30,6 +30,7 @@ from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
 from rolltrace.store import parts
 from rolltrace.store.create import create_run
+from rolltrace.store.layout import SegmentName
 from rolltrace.store.parts import Part, PartInfo, RowStats, find_parts, publish_part
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -135,6 +136,20 @@ def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
     assert 0 < len(seen[0]) < len(everything)
     assert max(row[0] for row in seen[0]) == max(row[0] for row in everything)
     assert [len(rows) for rows in seen] == sorted(len(rows) for rows in seen)
+
+
+def test_the_newest_segments_of_all_sessions_come_first(long_run, monkeypatch):
+    """Segments are read by the time at which they were written, not by session."""
+    segments = sorted((long_run / "rollouts").iterdir())
+    first_session = SegmentName.parse(segments[0].name).session
+    own = [segment for segment in segments if SegmentName.parse(segment.name).session == first_session]
+    for segment in segments:
+        newest = segment in own[-3:]
+        os.utime(segment, (2_000_000_000, 2_000_000_000) if newest else (1_000_000_000, 1_000_000_000))
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    with open_run(long_run, partial=True) as run:
+        assert run.sql("select distinct session from rollouts").fetchall() == [(first_session,)]
+        assert run.coverage < 1
 
 
 def test_a_partial_summary_is_about_one_part(long_run, monkeypatch):

@@ -90,7 +90,7 @@ class PartProcesses:
             ends = None if limits is None else {file: limits[file] for file in batch}
             self._tried |= batch.keys()
             with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
-                entries = list(batch.values())[::-1]  # in the order of the folder
+                entries = list(batch.values())[::-1]  # the oldest first
                 call = self._pool.submit(_build, self._files, self._kinds, entries, ends, str(path))
                 self._batches[call] = lengths
                 self.pending |= lengths
@@ -104,10 +104,13 @@ class PartProcesses:
     def _unread(
         self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None
     ) -> list[dict[str, SegmentEntry]]:
-        """Segments that were not read yet, the newest first, in batches of the size of a part."""
+        """Segments that were not read yet, the newest first, in batches of the size of a part.
+
+        They are sorted by time, not by session: then a part of many concurrent writers has rollouts of few iterations.
+        """
         batches: list[dict[str, SegmentEntry]] = []
         length = 0
-        for entry in reversed(segments):
+        for entry in sorted(segments, key=lambda entry: (entry.changed, entry.stem), reverse=True):
             file, added = f"{self._folder}/{entry.stem}", estimated_length(entry)
             is_known = file in covered or file in self._tried
             if is_known or not entry.is_regular or (limits is not None and file not in limits):

@@ -101,6 +101,8 @@ class SegmentEntry(NamedTuple):
     """Whether only the compressed file exists, which no longer grows."""
     is_regular: bool
     """Whether it is a regular file, and not a directory, a link or a pipe."""
+    changed: int
+    """When the file was last written to, in ns."""
 
 
 class SegmentListing(NamedTuple):
@@ -124,7 +126,8 @@ def list_segments(files: RunFiles, folder: str) -> SegmentListing:
             unexpected.append(file.name)
         elif stem not in segments:
             is_compressed = file.name.endswith(COMPRESSED_SUFFIX)
-            segments[stem] = SegmentEntry(stem, SegmentName.parse(stem), file.size, is_compressed, file.is_regular)
+            name = SegmentName.parse(stem)
+            segments[stem] = SegmentEntry(stem, name, file.size, is_compressed, file.is_regular, file.changed)
     entries = sorted(segments.values(), key=lambda entry: (entry.name or (entry.stem, -1), entry.stem))
     return SegmentListing({entry.stem: entry for entry in entries}, unexpected)
 
