@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,6 +123,15 @@ def test_a_search_that_takes_long_is_split(asked: Asked, tmp_path: Path, monkeyp
     monkeypatch.setattr(text_search, "_PIECE_TIMEOUT", 0.0)
     *_, last = asked.pieces("green")
     assert (last["searched"], last["hits"]) == (ROLLOUTS, len(right(tmp_path / "run", "green")))
+
+
+def test_pieces_grow_if_each_takes_as_long(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ids of all times are in all parts, a piece takes as long whatever its size."""
+    seconds = iter(range(1_000))
+    monkeypatch.setattr(text_search, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr(text_search, "_MAX_ROWS", 1_000)
+    sizes = [answer["searched"] for answer in asked.pieces("green")]
+    assert sizes[:3] == [7, 21, 49]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Searches the texts of a run in pieces, the newest rollouts first: each answer is quick, and a search can stop."""
 
+import math
 import re
 import threading
 import time
@@ -16,13 +17,15 @@ from rolltrace.viewer.schemas import SearchResponse
 MAX_SEARCHES = 4
 """How many searches are remembered."""
 FIRST_ROWS = 5_000
-"""How many rollouts the first piece has. After one that took less than `_PIECE_SECONDS`, the next is twice as large."""
+"""How many rollouts the first piece has. The next is twice as large after one that took less than `_PIECE_SECONDS`, and
+as long as that makes the search of a rollout quicker: if all parts have ids of all times, a piece reads all of them."""
 _MAX_ROWS = 160_000
 _PIECE_SECONDS = 0.3
 _ANSWER_SECONDS = 0.4
 """After so long, an answer begins no other piece."""
 _PIECE_TIMEOUT = 2.0
-"""A piece that takes longer is made smaller, unless it is one rollout."""
+"""A piece that takes longer is made smaller, unless it is one rollout, and may then take twice as long."""
+_QUICKER = 0.75
 _SPECIAL = re.compile(r"[^0-9A-Za-z\u0080-\U0010ffff]")
 """Characters that may be special in a pattern."""
 _RESPONSES_IN_MESSAGES = "select (select count(*) from steps) = (select count(step) from messages)"
@@ -94,6 +97,9 @@ class TextSearch:
         self._state: Hashable = None
         self._total = 0
         self._rows = FIRST_ROWS
+        self._timeout = _PIECE_TIMEOUT
+        self._seconds_per_row = math.inf
+        """In the last piece that was followed by a larger one."""
 
     def advance(self, run: OpenRun, since: str | None) -> SearchResponse:
         """Search further down than `since`, for a moment, unless an earlier request has done so."""
@@ -139,13 +145,15 @@ class TextSearch:
         since = first if stamp[0] == self._rows else since
         matches = select_matches(self._text, responses_in_messages(run), _between("rollout", above, since))
         try:
-            timeout = _PIECE_TIMEOUT if self._rows > 1 else None
+            timeout = self._timeout if self._rows > 1 else None
             hits = run.run.sql(f"select distinct rollout from ({matches})", timeout=timeout).fetchall()
         except QueryTimeoutError:
-            self._rows = max(1, self._rows // 10)
+            self._rows, self._timeout, self._seconds_per_row = max(1, self._rows // 10), 2 * self._timeout, math.inf
             return self._extend(run)
         self._pieces.insert(place, _Piece(above, since, stamp, tuple(hit for (hit,) in hits)))
-        if time.monotonic() - started < _PIECE_SECONDS:
+        seconds = time.monotonic() - started
+        if seconds < _PIECE_SECONDS or seconds / self._rows < _QUICKER * self._seconds_per_row:
+            self._seconds_per_row = seconds / self._rows
             self._rows = min(2 * self._rows, _MAX_ROWS)
         return True
 
