@@ -53,8 +53,8 @@ class InMemoryRecords:
         self._rollouts = {rollout.id: rollout for rollout in rollouts}
         self._scores = tuple(scores)
 
-    def rollouts(self):
-        return iter(self._rollouts.values())
+    def identities(self):
+        return (rollout.identity for rollout in self._rollouts.values())
 
     def scores(self):
         return iter(self._scores)

@@ -54,6 +54,17 @@ def test_get_gives_the_whole_rollout(run):
         run.get("nothing")
 
 
+def test_identities_are_those_of_the_rollouts(path, opened):
+    """Which rollouts there are is known without reading their lines, members without a number and seats included."""
+    with create_run(path) as writer:
+        write(writer, index=None, group="a")
+        write(writer, index=0, group="b", attempt=1, episode=0, seat=0)
+    run = opened(path)
+    by_id = {rollout.id: rollout.identity for rollout in run.rollouts()}
+    assert {identity.id: identity for identity in run.identities()} == by_id
+    assert len(by_id) == 2
+
+
 def test_rollouts_by_condition_order_and_limit(run):
     """Conditions and orders are SQL over the table's columns; by default, rollouts come in the order of the files."""
     assert [rollout.index for rollout in run.rollouts()] == [0, 1, 2, 3]

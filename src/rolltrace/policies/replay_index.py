@@ -21,8 +21,8 @@ RolloutKey = tuple[str, int, str, str, str, int | None, int]
 class RecordSource(Protocol):
     """A source of rollouts and scores, such as a `Run`."""
 
-    def rollouts(self) -> Iterator[Rollout]:
-        """All rollouts, without superseded ones."""
+    def identities(self) -> Iterator[Identity]:
+        """Those of all rollouts, without superseded ones."""
 
     def scores(self) -> Iterator[Score]:
         """All scores."""
@@ -35,7 +35,7 @@ class RecordSource(Protocol):
 
 
 class ReplayIndex:
-    """Thread-safe index. The first lookup reads all records once and stores only their ids."""
+    """Thread-safe index. The first lookup reads which rollouts there are; a rollout is read when it is replayed."""
 
     def __init__(self, records: RecordSource) -> None:
         self._records = records
@@ -62,8 +62,8 @@ class ReplayIndex:
     def _ids(self) -> dict[RolloutKey, tuple[str, str]]:
         """Session and id by key. If several sessions played the same rollout, the last of them counts."""
         ids: dict[RolloutKey, tuple[str, str]] = {}
-        for rollout in self._records.rollouts():
-            key, entry = rollout_key(rollout), (rollout.session, rollout.id)
+        for identity in self._records.identities():
+            key, entry = rollout_key(identity), (identity.session, identity.id)
             ids[key] = max(entry, ids.get(key, entry))
         return ids
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -26,7 +27,7 @@ from rolltrace.query.result import QueryResult
 from rolltrace.query.run_paths import open_readers
 from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.sql_check import Parameters, Statement
-from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
+from rolltrace.query.table_schema import GROUP_ORDER, sql_identifier, sql_literal
 from rolltrace.store.cursor import LineLocation, record_read_error
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
@@ -34,7 +35,7 @@ from rolltrace.store.parts import Bounds
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.run_files import RunFiles
-from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.rollout import Identity, Rollout
 from rolltrace.trace.score import Score
 
 Output = TypeVar("Output")
@@ -205,6 +206,11 @@ class Run:
     ) -> Iterator[Score]:
         """Scores, one by one: as `rollouts`, of the table `scores`."""
         return self._scores_at(self._locations("scores", where, order_by, limit, offset))
+
+    def identities(self) -> Iterator[Identity]:
+        """Which rollouts there are, from the table: their lines are not read."""
+        names = ", ".join(map(sql_identifier, Identity.__struct_fields__))
+        return starmap(Identity, self.sql(f"select {names} from rollouts"))
 
     def locations(self, kind: Literal["rollouts", "scores"], where: str) -> dict[str, LineLocation]:
         """The locations of the lines of these records, by id."""
