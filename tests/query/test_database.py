@@ -521,11 +521,11 @@ def test_forked_process_does_not_collect_the_garbage_of_its_parent():
 def test_numbers_of_steps_are_with_their_rollout(path, opened, first):
     """A rollout has the sum of each reward component, and the mean of each metric without a value of its own."""
     with create_run(path) as writer:
-        for index in range(3):
+        for index in range(4):
             with writer.rollout(env="e", task="t", group="g", index=index) as rollout:
                 rollout.metric("own", 7.0)
                 for turn in range(index):
-                    parts = {"a": 1.5, "b": float("nan")} if turn else {"a": 1, "c": float("inf")}
+                    parts = {"a": 1.5, "b": float("nan")} if turn == 1 else {"a": 1, "c": float("inf")}
                     rollout.step("q", "a", 1.0, reward_data=parts, metrics={"own": 1.0, "length": turn, **parts})
     run = opened(path)
     run.sql(f"select * from {first}").fetchall()
@@ -535,6 +535,7 @@ def test_numbers_of_steps_are_with_their_rollout(path, opened, first):
         ({}, {}),
         ({"a": 1.0, "c": infinite}, {"length": 0.0, "a": 1.0, "c": infinite}),
         ({"a": 2.5, "c": infinite, "b": nan}, {"length": 0.5, "a": 1.25, "c": infinite, "b": nan}),
+        ({"a": 3.5, "c": infinite, "b": nan}, {"length": 1.0, "a": pytest.approx(3.5 / 3), "c": infinite, "b": nan}),
     ]
 
 

@@ -252,7 +252,7 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
         "rollout": _repeated(rollouts["id"], owners),
         **{name: _repeated(rollouts[name], owners) for name in STEP_CONTEXT},
         "sampling": [
-            None if index is None else _at(records[owner].sampling, index)
+            None if index is None or not 0 <= index < len(records[owner].sampling) else records[owner].sampling[index]
             for owner, index in zip(owners, steps["sampling"], strict=True)
         ],
         "prompt_messages": [
@@ -277,16 +277,16 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
     }
 
 
-def _call_columns(records: Sequence[Any], owners: Columns, **ids: Sequence[str | None]) -> Columns:
+def _call_columns(records: Sequence[Any], of: Columns, **ids: Sequence[str | None]) -> Columns:
     """The model calls of rollouts or of scores; `ids` are the rollout and the score of each."""
     calls = [call for record in records for call in record.calls]
     counts = [len(record.calls) for record in records]
-    numbers = _owners(counts)
+    owners = _owners(counts)
     return {
         **_calls.columns(calls),
-        "rollout": _repeated(ids["rollout"], numbers),
-        "score": _repeated(ids.get("score", [None]), numbers),
-        **{name: _repeated(owners[name], numbers) for name in ("run", *GroupKey.__struct_fields__)},
+        "rollout": _repeated(ids["rollout"], owners),
+        "score": _repeated(ids.get("score", [None]), owners),
+        **{name: _repeated(of[name], owners) for name in ("run", *GroupKey.__struct_fields__)},
         "position": list(chain.from_iterable(map(range, counts))),
         "reply": [None if call.reply is None else call.reply.content for call in calls],
     }
@@ -331,8 +331,8 @@ def _add_numbers_of_steps(rollouts: Columns, steps: Columns) -> None:
 def _sum_by_name(maps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if not maps:
         return {}
-    sums = dict(maps[0])
     try:
+        sums = {name: 0.0 + value for name, value in maps[0].items()}  # text and huge integers raise here
         for numbers in maps[1:]:
             for name, value in numbers.items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -342,13 +342,9 @@ def _sum_by_name(maps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _mean_by_name(maps: Sequence[Mapping[str, Any]], without: Mapping[str, Any]) -> dict[str, float]:
-    """Of the names that `without` lacks."""
+    """The mean of each name that `without` does not have, over the maps that have it."""
     names = set().union(*maps).difference(without)
     if not names:
         return {}
     counts, sums = Counter(chain.from_iterable(maps)), _sum_by_name(maps)
-    return {name: as_float(total) / counts[name] for name, total in sums.items() if name in names}
-
-
-def _at(items: Sequence[Any], index: int) -> Any:
-    return items[index] if 0 <= index < len(items) else None
+    return {name: total / counts[name] for name, total in sums.items() if name in names}
