@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.registry import BUILT_IN
-from rolltrace.errors import ContextOverflowError, InputError, PolicyError, RoleError
+from rolltrace.errors import ContextOverflowError, InputError, PolicyError, RecordError, RoleError
 from rolltrace.jobs.open_policy import open_policy, replay_policy
 from rolltrace.jobs.play import play
 from rolltrace.policies.policy import Completion, Request
@@ -410,6 +410,22 @@ async def test_what_is_being_played_is_not_read_again():
     for rollout in reversed(others[1 - MAX_CACHED :]):
         finder.rollout(rollout.identity)
     assert read == [first.id, *(rollout.id for rollout in others)]
+
+
+async def test_a_rollout_that_cannot_be_read_is_not_replayed():
+    """If the last of several plays cannot be decoded, or is not what the table says, an earlier one is taken."""
+    sink = await played(ScriptedReplies(lambda request: "one"), [Stage(lambda number: Talk(1))])
+    first = sink.rollouts[0]
+    unreadable, other = (replace(first, id=name, session=f"z{name}") for name in ("x", "y"))
+
+    class Damaged(InMemoryRecords):
+        def get(self, rollout):
+            if rollout == "x":
+                raise RecordError("Expected a record.")
+            return replace(other, index=77) if rollout == "y" else super().get(rollout)
+
+    assert ReplayIndex(Damaged([first, unreadable, other])).rollout(first.identity).id == first.id
+    assert ReplayIndex(Damaged([unreadable, other])).rollout(first.identity) is None
 
 
 async def test_extra_calls_of_the_policy_are_told_from_its_turns():

@@ -1,11 +1,14 @@
 """Finds recorded rollouts by identity, and calls of group graders by role and prompt."""
 
 import hashlib
+import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from typing import Protocol
 
+from rolltrace.errors import RecordError
 from rolltrace.trace.call import Call
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Identity, Rollout
@@ -22,7 +25,7 @@ class RecordSource(Protocol):
     """A source of rollouts and scores, such as a `Run`."""
 
     def identities(self) -> Iterator[Identity]:
-        """Those of all rollouts, without superseded ones."""
+        """Which rollouts there are, without superseded ones."""
 
     def scores(self) -> Iterator[Score]:
         """All scores."""
@@ -44,9 +47,13 @@ class ReplayIndex:
 
     def rollout(self, identity: Identity) -> Rollout | None:
         """The recorded rollout with the same index in the same group, whatever its id."""
+        key = rollout_key(identity)
         with self._lock:
-            entry = self._ids.get(rollout_key(identity))
-            return None if entry is None else self._load(entry[1])
+            for _, rollout in self._ids.get(hash(key), ()):
+                with suppress(RecordError):  # its line cannot be decoded
+                    if rollout_key(recorded := self._load(rollout)) == key:
+                        return recorded
+            return None
 
     def group_calls(self, role: str, prompt: Sequence[Message]) -> list[Call]:
         """Recorded calls of group graders with this role and prompt, in order."""
@@ -59,12 +66,14 @@ class ReplayIndex:
             self._records.close()
 
     @cached_property
-    def _ids(self) -> dict[RolloutKey, tuple[str, str]]:
-        """Session and id by key. If several sessions played the same rollout, the last of them counts."""
-        ids: dict[RolloutKey, tuple[str, str]] = {}
+    def _ids(self) -> dict[int, list[tuple[str, str]]]:
+        """Sessions and ids by the hash of the key. If several sessions played a rollout, the last one comes first."""
+        ids: dict[int, list[tuple[str, str]]] = {}
         for identity in self._records.identities():
-            key, entry = rollout_key(identity), (identity.session, identity.id)
-            ids[key] = max(entry, ids.get(key, entry))
+            entry = sys.intern(identity.session), identity.id
+            ids.setdefault(hash(rollout_key(identity)), []).append(entry)
+        for sessions in ids.values():
+            sessions.sort(reverse=True)
         return ids
 
     @cached_property
