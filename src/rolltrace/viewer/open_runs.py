@@ -48,7 +48,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 class LruCache:
-    """Thread-safe LRU cache bounded in bytes. It has one value for a key: that of the state it was last asked for."""
+    """Thread-safe LRU cache bounded in bytes. It has one value for a key: of the state it was last computed for."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -61,12 +61,12 @@ class LruCache:
     def get_or_compute(
         self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int], state: Hashable = None
     ) -> Value:
-        """The cached value, or the result of `compute`. Threads that need the same key wait for one computation."""
+        """The cached value of this state, or the result of `compute`. Threads that need it wait for one computation."""
         with self._lock:
             if self._has(key, state):
                 self._values.move_to_end(key)
                 return self._values[key][0]  # type: ignore[no-any-return]
-            turn = self._computing.setdefault(key, threading.Lock())
+            turn = self._computing.setdefault((key, state), threading.Lock())
         with turn:
             with self._lock:
                 if self._has(key, state):
@@ -76,8 +76,8 @@ class LruCache:
                 self._put(key, value, size(value) + _ENTRY_BYTES, state)
             finally:
                 with self._lock:
-                    if self._computing.get(key) is turn:  # not the lock of a retry after `compute` failed
-                        del self._computing[key]
+                    if self._computing.get((key, state)) is turn:  # not the lock of a retry after `compute` failed
+                        del self._computing[key, state]
         return value
 
     def _has(self, key: Hashable, state: Hashable) -> bool:

@@ -17,15 +17,17 @@ from rolltrace.viewer.schemas import SearchResponse
 MAX_SEARCHES = 4
 """How many searches are remembered."""
 FIRST_ROWS = 5_000
-"""How many rollouts the first piece has. The next is twice as large after one that took less than `_PIECE_SECONDS`, and
-as long as that makes the search of a rollout quicker: if all parts have ids of all times, a piece reads all of them."""
+"""How many rollouts the first piece has. The next is twice as large after one that took less than `_PIECE_SECONDS`, or
+in which a rollout took less time than in a smaller one: where all parts have ids of all times, each piece reads all."""
 _MAX_ROWS = 160_000
 _PIECE_SECONDS = 0.3
 _ANSWER_SECONDS = 0.4
 """After so long, an answer begins no other piece."""
 _PIECE_TIMEOUT = 2.0
-"""A piece that takes longer is made smaller, unless it is one rollout, and may then take twice as long."""
+"""A piece that takes longer is made smaller, unless it is one rollout. Until one succeeds, each may take twice as long
+as the one before: a smaller piece may not be quicker."""
 _QUICKER = 0.75
+"""How much of the time a rollout may take in a larger piece for the next to be larger still."""
 _SPECIAL = re.compile(r"[^0-9A-Za-z\u0080-\U0010ffff]")
 """Characters that may be special in a pattern."""
 _RESPONSES_IN_MESSAGES = "select (select count(*) from steps) = (select count(step) from messages)"
@@ -152,8 +154,10 @@ class TextSearch:
             return self._extend(run)
         self._pieces.insert(place, _Piece(above, since, stamp, tuple(hit for (hit,) in hits)))
         seconds = time.monotonic() - started
-        if seconds < _PIECE_SECONDS or seconds / self._rows < _QUICKER * self._seconds_per_row:
-            self._seconds_per_row = seconds / self._rows
+        self._timeout = max(_PIECE_TIMEOUT, 2 * seconds)
+        per_row = seconds / max(stamp[0], 1)
+        if seconds < _PIECE_SECONDS or per_row < _QUICKER * self._seconds_per_row:
+            self._seconds_per_row = per_row
             self._rows = min(2 * self._rows, _MAX_ROWS)
         return True
 
