@@ -25,7 +25,7 @@ from rolltrace.query.part_writer import BATCH_BYTES
 from rolltrace.query.run_tables import is_large, parts_to_merge
 from rolltrace.store import object_files
 from rolltrace.store.disk_writer import SYNC_SECONDS
-from rolltrace.store.id_blocks import IDS_FILE, make_entry, write_id_blocks
+from rolltrace.store.id_blocks import IDS_FILE, write_id_blocks
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SegmentName, ledger_name
 from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.object_address import ObjectAddress
@@ -235,7 +235,7 @@ def index_bytes() -> IndexBytes:
         finished=dict.fromkeys(names, 1 << 18),
     )
     per_segment = (len(msgspec.json.encode(info)) - empty) / len(names)
-    entries = [make_entry(number.to_bytes(16), 0, number, 0) for number in range(20_000)]
+    entries = [(number.to_bytes(16), 0, number, 0) for number in range(20_000)]
     with tempfile.TemporaryDirectory() as folder:
         part = Part(Path(folder), PartInfo(ranges={}, stats=RowStats()))
         write_id_blocks(part, iter(entries))

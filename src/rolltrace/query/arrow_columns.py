@@ -97,6 +97,7 @@ def _column(kind: str, values: Values) -> "CArray":
     first = values[0]
     is_short = first is None or (kind in _REPEATED_LENGTHS and len(first) <= _REPEATED_LENGTHS[kind])
     if is_short and first == values[-1] and values.count(first) == len(values):
+        # An empty list or map cannot be the key of a cache: an empty tuple stands for it.
         return _repeated_value(kind, first if first is None or kind == "VARCHAR" else (), len(values))
     return _build(kind, values)
 
@@ -201,7 +202,7 @@ _BUILDERS: dict[str, Callable[[Values], Parts]] = {
 }
 """By the SQL type of a column, what makes the buffers of its array, and the arrays in it."""
 _REPEATED_LENGTHS = {"VARCHAR": 64, "VARCHAR[]": 0, NUMBER_MAP: 0, COUNTS: 0}
-"""By type, how long a value may be for a column that repeats it to be kept for others."""
+"""By type, the longest value for which a column that repeats it is cached; those of other types only for None."""
 _DEFAULTS: dict[str, Any] = {
     "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH, "VARCHAR[]": (), NUMBER_MAP: {}, COUNTS: {},
 }  # fmt: skip

@@ -78,7 +78,7 @@ class RunTables:
         self._segments: dict[str, list[SegmentEntry]] = {}
         """By folder, those that there were when it was last listed: `refresh` does that once."""
         self._lengths: dict[str, int] = {}
-        """By folder, how many bytes they have, uncompressed."""
+        """By folder, about how many bytes they have, uncompressed."""
         self._damaged: set[Path] = set()
         self._dropped: dict[str, dict[str, int]] = {}
         """By folder, how far it was read before damaged parts were dropped."""
@@ -159,7 +159,7 @@ class RunTables:
         if not pending:
             return 1.0
         for folder in KINDS_OF_FOLDER:
-            self._list(folder)
+            self._list(folder)  # and with it, the length
         return max(0.0, 1.0 - pending / max(sum(self._lengths.values()), 1))
 
     def close(self) -> None:

@@ -172,18 +172,13 @@ class Cursor:
             if segment.is_compressed and start and segment.declared_size == start:  # it was read to the end
                 self.finished[file] = segment.file_size
                 return
-            if not segment.seek_table_matches:
-                message = "Expected a valid seek table at its end; the frames were searched for instead."
-                self._report_once(ReadError(shown, None, message))
-            if segment.size < start:
-                self._report_once(
-                    ReadError(shown, segment.size, f"Expected at least {start} bytes: it was truncated or replaced.")
-                )
+            if not self._reaches(segment, start):
                 return
-            lines = self._validated(split_lines(segment.blocks(start)), segment, shown)
-            for line, data in lines:
-                if line.end > limit or line.error == TORN:
-                    torn = line if line.end <= limit else None
+            for line, data in self._validated(split_lines(segment.blocks(start)), segment, shown):
+                if line.end > limit:
+                    break
+                if line.error == TORN:
+                    torn = line
                     break
                 self.covered[file] = line.end
                 if data:
@@ -196,6 +191,16 @@ class Cursor:
         self._on_read(file, self.covered.get(file, 0))
         if torn is not None:
             self._report_torn(torn, shown, segment)
+
+    def _reaches(self, segment: SegmentReader, start: int) -> bool:
+        """Whether a segment is at least so long; if it is not, or its seek table is damaged, that is reported."""
+        if not segment.seek_table_matches:
+            message = "Expected a valid seek table at its end; the frames were searched for instead."
+            self._report_once(ReadError(segment.file, None, message))
+        if segment.size < start:
+            message = f"Expected at least {start} bytes: it was truncated or replaced."
+            self._report_once(ReadError(segment.file, segment.size, message))
+        return segment.size >= start
 
     def _read_segment_backwards(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         try:
@@ -220,7 +225,7 @@ class Cursor:
         damage_left = MAX_DAMAGED_LINES
         for line in lines:
             data = line.data
-            if not data.startswith(_CURRENT) or not has_checksum(data, len(data) - 1):
+            if not data.startswith(_CURRENT) or not has_checksum(data, len(data) - 1):  # it ends with a line feed
                 data = b"" if line.error == TORN else self._read_or_report(line, segment, shown)
             yield line, data
             damage_left += 1 if data else -1

@@ -39,11 +39,14 @@ def find_entries(data: bytes | bytearray, key: bytes, files: Sequence[str]) -> I
 
 
 def write_id_blocks(part: Part, rows: Iterator[tuple[bytes, int, int, int]]) -> None:
-    """Write sorted entries to a private part. Its description gets, for each block, the first hash and a digest."""
+    """Write an index to a private part. Its description gets, for each block, the first hash and a digest.
+
+    The rows are sorted: the hash of an id, the number of a file, the offset and the length of a line.
+    """
     blocks = bytearray()
     with (part.path / IDS_FILE).open("wb") as file:
-        while entries := list(islice(rows, _BLOCK_ENTRIES)):
-            data = struct.pack(f">{len(entries) * _FIELDS}", *chain.from_iterable(entries))
+        while block := list(islice(rows, _BLOCK_ENTRIES)):
+            data = struct.pack(f">{len(block) * _FIELDS}", *chain.from_iterable(block))
             file.write(data)
             blocks += data[:_HASH_BYTES] + _digest(data)
     part.info.id_blocks = bytes(blocks)

@@ -89,7 +89,7 @@ def _line(start: int, end: int, pieces: list[bytes], has_hole: bool) -> Line:
 
 
 class SegmentEntry(NamedTuple):
-    """A segment of a folder, and the size of its file."""
+    """A segment of a folder, and what the listing says about its file."""
 
     stem: str
     """Its name without a suffix."""
@@ -102,14 +102,14 @@ class SegmentEntry(NamedTuple):
     is_regular: bool
     """Whether it is a regular file, and not a directory, a link or a pipe."""
     changed: int
-    """When the file was last written to, in ns."""
+    """When the file was last written to, in ns; a compressed one, when it was compressed."""
 
 
 class SegmentListing(NamedTuple):
     """The segments of a folder."""
 
     segments: dict[str, SegmentEntry]
-    """By name without suffix, in the order in which they are read: by session, in the order of writing."""
+    """By name without suffix: by session, in the order of writing."""
     unexpected: list[str]
     """Names that are not those of segments: another suffix, or bytes that are not printable text."""
 

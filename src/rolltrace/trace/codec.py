@@ -152,7 +152,10 @@ def verify_checksum(line: bytes) -> bytes:
 
 
 def has_checksum(line: bytes, end: int) -> bool:
-    """Whether a line up to `end` is whole, with the bytes that were written. It is not copied: it may be long."""
+    """Whether a line is whole, with the bytes that were written; `end` is where its line feed is, or would be.
+
+    It is not copied: it may be long.
+    """
     start = max(end - _TAIL, 0)
     return line.startswith(b'%b%08x"}' % (_CRC, zlib.crc32(memoryview(line)[:start])), start)
 
