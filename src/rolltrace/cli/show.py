@@ -80,6 +80,7 @@ def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json
     try:
         chosen = [run.get(name)][:limit]  # by its full id, without building tables
     except UnknownNameError:
+        run.hold()  # one state of the run for all statements, which then look for new segments once
         heads = find_rollouts(run, name, limit if as_json else 2)
         if len(heads) > 1 and not as_json:
             _show_group(run, heads[0].group_key, name, limit, full=full)
