@@ -14,6 +14,7 @@ import pytest
 
 from answers import score, write
 from rolltrace.errors import InputError, QueryTimeoutError
+from rolltrace.query import late_rewards
 from rolltrace.query import part_writer as build
 from rolltrace.query import run_tables as state
 from rolltrace.query.compact import compact
@@ -136,6 +137,30 @@ def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):
         writer.flush()
         assert run.sql("select sum(reward) from rollouts").fetchall() == [(23.0,)]
     assert opened(path).sql("select sum(reward) from rollouts").fetchall() == [(23.0,)]
+
+
+@pytest.mark.parametrize("at_once", [1, 16])
+def test_late_rewards_of_many_parts_are_stored_in_turns(path, opened, monkeypatch, at_once):
+    """Rewards are looked up for some parts at a time; parts with few of them are joined by statements instead."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    monkeypatch.setattr(late_rewards, "_PARTS_AT_ONCE", at_once)
+    ids = []
+    for session in range(5):
+        with create_run(path, join=session > 0) as writer:
+            ids += [write(writer, group=str(session), index=index, reward=0.0) for index in range(20)]
+        opened(path).sql(COUNT).fetchall()
+    assert len(list(path.glob("cache/part-rollouts-*"))) == 5
+    with create_run(path, join=True) as writer:
+        for number, one in enumerate(ids):
+            if number < 60 or number == 99:  # all of three parts, none of the fourth, one of the last
+                score(writer, one, float(number))
+    run = opened(path)
+    expected = [(float(number) if number < 60 or number == 99 else 0.0,) for number in range(100)]
+    for _ in range(2):
+        assert run.sql('select reward from rollouts order by "group", "index"').fetchall() == expected
+    run.close()
+    stored = duckdb.sql(f"select sum(reward) from '{path}/cache/part-*/rollouts.parquet'").fetchall()
+    assert stored == [(sum(range(60)) + (99 if at_once == 16 else 0),)]
 
 
 def test_a_replaced_part_stays_while_a_result_needs_it(path, opened, monkeypatch):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_JOINED = 8
 """If one of so many rollouts has a late reward, these are stored with the rollouts; fewer are joined by statements."""
+_PARTS_AT_ONCE = 8
+"""How many parts the rewards are looked up for at once, and are in memory."""
 
 
 class LateRewards:
@@ -25,8 +27,8 @@ class LateRewards:
     def __init__(self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path]) -> None:
         self._connection = connection
         self._new_path = new_path
-        self._few: set[tuple[tuple[Path, ...], ...]] = set()
-        """Files of scores, and of parts of rollouts that have few rewards of them."""
+        self._few: set[tuple[tuple[Path, ...], Path]] = set()
+        """Files of scores, and a part of rollouts that has few rewards of them."""
 
     def missing(
         self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int], *, also_few: bool
@@ -38,26 +40,28 @@ class LateRewards:
         by_scores: dict[tuple[Path, ...], list[Part]] = {}
         for part in parts:
             newer = tuple(one.path for one in newer_scores(part.info, scores))
-            if newer and part.info.stats.rows:
-                by_scores.setdefault(newer, []).append(part)
-            else:
+            if not newer or not part.info.stats.rows:
                 part.info.scores_covered = dict(covered)
+            elif also_few or (newer, part.path) not in self._few:
+                by_scores.setdefault(newer, []).append(part)
         rewards = {one.path: one.info.stats.rewards for one in scores}
         return {
             files: own
             for files, own in by_scores.items()
-            if also_few or (sum(rewards[file] for file in files) >= _enough(own) and _key(files, own) not in self._few)
+            if also_few or sum(rewards[file] for file in files) >= _enough(own)
         }
 
     def store(
         self, missing: Mapping[tuple[Path, ...], list[Part]], covered: Mapping[str, int], *, also_few: bool
     ) -> Iterator[tuple[Part, Part]]:
         """Each part that lacks rewards with a new one that has them."""
-        for files, own in missing.items():
-            if self._create_late(files, own) >= _enough(own) or also_few:
-                yield from ((part, self._with_rewards(part, covered)) for part in own)
-            else:
-                self._few.add(_key(files, own))
+        for files, parts in missing.items():
+            for first in range(0, len(parts), _PARTS_AT_ONCE):
+                own = parts[first : first + _PARTS_AT_ONCE]
+                if self._create_late(files, own) >= _enough(own) or also_few:
+                    yield from ((part, self._with_rewards(part, covered)) for part in own)
+                else:
+                    self._few |= {(files, part.path) for part in own}
 
     def _create_late(self, scores: Iterable[Path], parts: Sequence[Part]) -> int:
         """Create a table of the rewards from these scores for the rollouts of some parts; returns their number."""
@@ -88,10 +92,6 @@ class LateRewards:
 
 def _enough(parts: Iterable[Part]) -> float:
     return sum(part.info.stats.rows[ROLLOUTS] for part in parts) / MAX_JOINED
-
-
-def _key(files: tuple[Path, ...], parts: Iterable[Part]) -> tuple[tuple[Path, ...], ...]:
-    return files, tuple(part.path for part in parts)
 
 
 def add_groups(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
