@@ -252,11 +252,14 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path, cluster):
     """2,000 groups, one of three nodes killed half-way: every group once, the ledger adds up, the same rewards."""
     plan = {"groups": 2000, "group_size": 2, "seed": 3}
     finished = []
+    until(lambda: free_processors() == 3)  # the actors of other tests have ended
 
     def count(report):
         finished.append(report.group)
         if len(finished) == 1000:
+            until(lambda: len(list((tmp_path / "run" / "ledger").iterdir())) == 4)  # ours, and those of three workers
             cluster.remove_node(cluster.extra_nodes[0], allow_graceful=False)
+            until(lambda: sum(node["Alive"] for node in sys.modules["ray"].nodes()) == 3)  # or the others play the rest
 
     summary = rolltrace.play(
         "arithmetic", "scripted:noisy", out=tmp_path / "run", ray=True, workers=3, on_group=count, **plan
