@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_JOINED = 8
 """If one of so many rollouts has a late reward, these are stored with the rollouts; fewer are joined by statements."""
 _PARTS_AT_ONCE = 8
-"""How many parts the rewards are looked up for at once, and are in memory."""
+"""The rewards of so many parts are looked up, and held in memory, at once."""
 
 
 class LateRewards:

@@ -159,7 +159,7 @@ class RunTables:
         if not pending:
             return 1.0
         for folder in KINDS_OF_FOLDER:
-            self._list(folder)  # and with it, the length
+            self._list(folder)  # sets its length, too
         return max(0.0, 1.0 - pending / max(sum(self._lengths.values()), 1))
 
     def close(self) -> None:
