@@ -75,7 +75,7 @@ def test_compacted_run_is_read_from_its_parts(path, file_reads):
     """After compaction no line is read again; only newer lines are."""
     fill(path, 0, 1)
     done = compact(path)
-    assert (done.rows["rollouts"], done.rows["steps"], done.rows["messages"], done.rows["groups"]) == (2, 2, 4, 1)
+    assert (done.rows["rollouts"], done.rows["steps"], done.rows["messages"]) == (2, 2, 4)
     assert done.compressed == 1
     file_reads.clear()
     assert count(path) == (2, 2.0)
@@ -323,7 +323,7 @@ def test_compactions_may_race(path):
     assert count(path) == (15, 15.0)
 
 
-TABLES = ("rollouts", "steps", "other_messages", "groups")
+TABLES = ("rollouts", "steps", "other_messages")
 
 
 def test_unfinished_files_are_left_alone(path):

@@ -52,14 +52,14 @@ def test_many_runs_have_the_rows_of_each(tmp_path):
 
 
 def test_plain_runs_are_one_table(tmp_path, opened):
-    """A statement over many runs reads one list of files, stored groups included, and does not plan each run."""
+    """A statement over many runs reads one list of files, and does not plan each run."""
     for path in make_runs(tmp_path)[:2]:
         compact(path)
     run = opened(tmp_path)
     [[_, plan]] = run.sql("explain select count(*) from rollouts where iteration = 1").fetchall()
     assert plan.count("READ_PARQUET") == 1
     [[_, plan]] = run.sql("explain select count(*), avg(mean) from groups").fetchall()
-    assert plan.count("READ_PARQUET") == 2, "those that are stored, and those that are computed"
+    assert plan.count("READ_PARQUET") == 1
 
 
 def test_the_states_of_many_runs_are_counted_at_once(tmp_path, opened, monkeypatch):

@@ -10,7 +10,6 @@ import msgspec
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.late_rewards import add_groups
 from rolltrace.query.part_writer import merge_parts, parquet_source
 from rolltrace.query.run_tables import RunTables
 from rolltrace.query.sql_check import sql_error
@@ -135,11 +134,6 @@ def _batches(parts: Sequence[Part]) -> list[list[Part]]:
 
 def _merge_parts(database: Database, run: RunTables, parts: Sequence[Part]) -> Part:
     """One part with the rows of some of one kind, in the run's cache."""
-    kind = parts[0].info.kind
-    has_groups = kind != ROLLOUTS or "groups" in parts[0].info.stats.rows
-    if len(parts) == 1 and has_groups and parts[0].path.parent == run.run / CACHE:
+    if len(parts) == 1 and parts[0].path.parent == run.run / CACHE:
         return parts[0]
-    merged = merge_parts(database.connection, run.private_path(kind), parts)
-    if kind == ROLLOUTS:
-        add_groups(database.connection, merged)
-    return run.publish(merged)
+    return run.publish(merge_parts(database.connection, run.private_path(parts[0].info.kind), parts))

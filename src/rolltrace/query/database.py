@@ -289,7 +289,7 @@ class Database:
         for folder, parts in run.parts.items():
             self._repeated[number].update(folder, parts)
         known["repeated"] = self._repeated[number].parts
-        for table in needed & {*STORED_COLUMNS, "groups"}:
+        for table in needed & set(STORED_COLUMNS):
             known[table] = run.table_parts(table, iterations)
         if "rollouts" in needed:
             self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])

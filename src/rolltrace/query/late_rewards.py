@@ -8,7 +8,6 @@ import msgspec
 
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
 from rolltrace.query.score_order import select_latest_rewards
-from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.parts import ParquetPart, Part, newer_scores
 
@@ -83,20 +82,8 @@ class LateRewards:
             ) from {parquet_source([part.table(ROLLOUTS).path])} r left join late on late.rollout = r.id
         """
         copy_to_parquet(self._connection, query, path / f"{ROLLOUTS}.parquet")
-        stats = msgspec.structs.replace(part.info.stats, rows={ROLLOUTS: part.info.stats.rows[ROLLOUTS]})
-        changed = Part(path, msgspec.structs.replace(part.info, stats=stats, scores_covered=dict(covered), digests={}))
-        if "groups" in part.info.stats.rows:
-            add_groups(self._connection, changed)
-        return changed
+        return Part(path, msgspec.structs.replace(part.info, scores_covered=dict(covered), digests={}))
 
 
 def _enough(parts: Iterable[Part]) -> float:
     return sum(part.info.stats.rows[ROLLOUTS] for part in parts) / MAX_JOINED
-
-
-def add_groups(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
-    """Store the groups of a part that has all rollouts."""
-    if not part.info.stats.rows.get(ROLLOUTS):
-        return
-    groups = groups_query(unshared_rollouts_query(part.table(ROLLOUTS)))
-    part.info.stats.rows["groups"] = copy_to_parquet(connection, groups, part.table("groups").path)

@@ -169,11 +169,8 @@ class RunTables:
         remove_parts(self._replaced)
 
     def table_parts(self, table: str, iterations: Bounds | None = None) -> list[ParquetPart]:
-        """The parts of one table that have rows, and may have rows of these iterations.
-
-        Compaction stores groups; views check whether they are up to date.
-        """
-        parts = [part for part in self.parts[KIND_OF_TABLE.get(table, ROLLOUTS)] if part.info.may_have(iterations)]
+        """The parts of one table that have rows, and may have rows of these iterations."""
+        parts = [part for part in self.parts[KIND_OF_TABLE[table]] if part.info.may_have(iterations)]
         return [part.table(table) for part in parts if part.info.stats.rows.get(table)]
 
     def expect_changes(self) -> None:

@@ -16,7 +16,7 @@ from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 
-ROW_VERSION = 13
+ROW_VERSION = 14
 """Changes if rows are made in another way from the same records; what was derived under another number is not used."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
@@ -342,7 +342,7 @@ TABLE_INPUTS = {
     "scores": ("scores",),
     "rollouts": ("rollouts", "scores"),
     "every_rollout": ("rollouts", "scores"),
-    "groups": ("rollouts", "scores", "groups"),
+    "groups": ("rollouts", "scores"),
     "steps": ("rollouts", "steps"),
     "messages": ("rollouts", "steps", "other_messages"),
     "calls": ("rollouts", "calls", "score_calls", "scores"),

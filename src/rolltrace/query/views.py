@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import REPEATED, create_duplicates_table, without_repeated
 from rolltrace.query.part_writer import empty_query, parquet_source
@@ -42,10 +42,7 @@ def create_views(
         connection.execute(f"create table {REPEATED} as from {parquet_source(repeated)}")
     superseded = 0
     if "rollouts" in tables:
-        rollouts, superseded = _join_rollouts(connection, runs, sessions)
-        _create_rollouts(connection, rollouts, superseded)
-        if "groups" in tables:
-            connection.execute(f"create view groups as {_groups(connection, rollouts)}")
+        superseded = _create_rollouts(connection, runs, sessions)
     for table, stored in (("steps", "steps"), ("messages", "other_messages"), ("calls", "calls")):
         if stored in tables:
             rows = _rows(stored, runs) if table != "messages" else _messages(runs)
@@ -86,140 +83,36 @@ def _score_calls(runs: Sequence[RunParts], superseded: int) -> str:
     """
 
 
-class _RunRollouts(NamedTuple):
-    """The rollouts of one run, and the tables that they are joined with."""
-
-    number: int
-    parts: RunParts
-    duplicates: str | None
-    lates: Sequence[str | None]
-    """The table of late rewards for each part."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether each line is a row as it is."""
-        return self.duplicates is None and not any(self.lates) and not self.parts.get("repeated")
-
-    @property
-    def select(self) -> str:
-        """SQL for its rows."""
-        selects = [
-            _select_rollouts(some, self.duplicates, late, is_repeated=bool(self.parts.get("repeated")))
-            for late, some in _by_late(self.parts["rollouts"], self.lates)
-        ]
-        return " union all ".join(selects) or _NO_ROLLOUTS
-
-
-def _join_rollouts(
+def _create_rollouts(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
-) -> tuple[list[_RunRollouts], int]:
-    """Create the tables that the rollouts of each run are joined with; also returns how many were superseded."""
-    joined, superseded = [], 0
+) -> int:
+    """Create the views of rollouts and of groups; returns how many rollouts were superseded.
+
+    Parts that are joined with the same tables are read together: to plan each of hundreds of runs would take seconds.
+    """
+    parts_by_joins: dict[tuple[str | None, str | None, bool], list[ParquetPart]] = {}
+    superseded = 0
     for number, (parts, own) in enumerate(zip(runs, sessions, strict=True)):
-        name, shared, is_repeated = f"_duplicates_{number}", parts.get("shared", ()), bool(parts.get("repeated"))
-        counts = create_duplicates_table(connection, name, parts["rollouts"], shared, own, is_repeated=is_repeated)
-        lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
-        joined.append(_RunRollouts(number, parts, name if counts.rows else None, lates))
+        name, rollouts, is_repeated = f"_duplicates_{number}", parts["rollouts"], bool(parts.get("repeated"))
+        shared, scores = parts.get("shared", ()), parts.get("scores", ())
+        counts = create_duplicates_table(connection, name, rollouts, shared, own, is_repeated=is_repeated)
         superseded += counts.superseded
-    return joined, superseded
-
-
-def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[_RunRollouts], superseded: int) -> None:
-    """Create the views of rollouts."""
+        for part, late in zip(rollouts, _create_lates(connection, f"_late_{number}", rollouts, scores), strict=True):
+            parts_by_joins.setdefault((name if counts.rows else None, late, is_repeated), []).append(part)
+    selects = [_select_rollouts(parts, *joins) for joins, parts in parts_by_joins.items()]
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
-    others = [run.select for run in runs if not run.is_plain]
-    everything = " union all ".join([_select_plain(runs), *others])
-    connection.execute(f"create view _everything as {everything}")
     condition = "where not superseded" if superseded else ""
+    connection.execute(f"create view _everything as {' union all '.join(selects) or _NO_ROLLOUTS}")
     connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
     connection.execute(f"create view rollouts as select {shown} from _everything {condition}")
     connection.execute(
         f"create view {LOCATION_VIEWS['rollouts']} as "
         f"select {shown}, {', '.join(LOCATION_COLUMNS)} from _everything {condition}"
     )
+    connection.execute(f"create view groups as {groups_query(f'(from _everything {condition})')}")
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
-
-
-def _select_plain(runs: Sequence[_RunRollouts]) -> str:
-    """The rollouts of plain runs as one table: a table for each of hundreds of runs would take seconds to plan."""
-    parts = [part for run in runs if run.is_plain for part in run.parts["rollouts"]]
-    return _select_rollouts(parts, None, None, is_repeated=False) if parts else _NO_ROLLOUTS
-
-
-def _by_late(parts: Sequence[ParquetPart], lates: Sequence[str | None]) -> list[tuple[str | None, list[ParquetPart]]]:
-    """The parts, grouped by the table of late rewards that they are joined with."""
-    by_late: dict[str | None, list[ParquetPart]] = {}
-    for part, late in zip(parts, lates, strict=True):
-        by_late.setdefault(late, []).append(part)
-    return list(by_late.items())
-
-
-def _groups(connection: "duckdb.DuckDBPyConnection", runs: Sequence[_RunRollouts]) -> str:
-    """The groups: of plain runs together, stored or computed now, and of each other run."""
-    computed: list[_RunRollouts] = []
-    stored: list[Path] = []
-    selects: list[str] = []
-    for run in runs:
-        if run.is_plain and not run.parts["groups"]:
-            computed.append(run)
-        elif run.is_plain and (path := _unchanged_groups(run)) is not None:
-            stored.append(path)
-        else:
-            selects.append(_groups_of_run(connection, run))
-    selects.append(groups_query(f"({_select_plain(computed)})"))
-    if stored:
-        selects.append(f"from {parquet_source(stored)}")
-    return " union all ".join(f"from ({select})" for select in selects)
-
-
-def _unchanged_groups(run: _RunRollouts) -> Path | None:
-    """The file of a run's stored groups, if no later line changed them."""
-    rollouts = run.parts["rollouts"]
-    if len(rollouts) != 1 or rollouts[0].info.stats.shared_slots:
-        return None
-    stored = _stored_groups(run, rollouts[0])
-    return None if stored is None else stored.path
-
-
-def _stored_groups(run: _RunRollouts, part: ParquetPart) -> ParquetPart | None:
-    """The groups that compaction has stored for the lines of a part."""
-    for stored in run.parts["groups"]:
-        if stored.info.ranges == part.info.ranges and stored.info.scores_covered == part.info.scores_covered:
-            return stored
-    return None
-
-
-def _groups_of_run(connection: "duckdb.DuckDBPyConnection", run: _RunRollouts) -> str:
-    """The groups of a run: stored ones that no later line changed, and the others computed now."""
-    rollouts = f"(from ({run.select}) where not superseded)"
-    if run.parts.get("repeated"):  # stored groups count each of the lines
-        return groups_query(rollouts)
-    for part, late in zip(run.parts["rollouts"], run.lates, strict=True):
-        if (stored := _stored_groups(run, part)) is not None:
-            changed = _changed_groups(part, run.parts["rollouts"], run.duplicates, late)
-            if changed is None:
-                return f"from {parquet_source([stored.path])}"
-            connection.execute(f"create table _changed_{run.number} as {changed}")
-            unchanged = f"from {parquet_source([stored.path])} anti join _changed_{run.number} using ({GROUP_KEY})"
-            computed = groups_query(f"({rollouts} semi join _changed_{run.number} using ({GROUP_KEY}))")
-            return f"{unchanged} union all from ({computed})"
-    return groups_query(rollouts)
-
-
-def _changed_groups(
-    part: ParquetPart, parts: Sequence[ParquetPart], duplicates: str | None, late: str | None
-) -> str | None:
-    """SQL for the groups of a part that other lines changed; None if no line did."""
-    selects = [f"select {GROUP_KEY} from {parquet_source([other.path])}" for other in parts if other is not part]
-    own = f"select {GROUP_KEY} from {parquet_source([part.path])} r"
-    if part.info.stats.shared_slots:  # which sessions count may have changed since
-        selects.append(f"{own} where shared")
-    if duplicates is not None:
-        selects.append(f"{own} semi join {duplicates} on {duplicates}.id = r.id")
-    if late is not None:
-        selects.append(f"{own} semi join {late} on {late}.rollout = r.id")
-    return f"select distinct * from ({' union all '.join(selects)})" if selects else None
+    return superseded
 
 
 def _create_lates(
@@ -237,9 +130,7 @@ def _create_lates(
     return [names.get(paths) for paths in lates]
 
 
-def _select_rollouts(
-    parts: Sequence[ParquetPart], duplicates: str | None, late: str | None, *, is_repeated: bool
-) -> str:
+def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late: str | None, is_repeated: bool) -> str:
     reward, joins = "r.reward", ""
     superseded, retried, collides = "false", "r.retried", "false"
     if late is not None:
@@ -277,14 +168,6 @@ def _rows(table: str, runs: Sequence[RunParts]) -> str:
 
 def _paths(table: str, runs: Sequence[RunParts]) -> list[Path]:
     return [part.path for parts in runs for part in parts.get(table, ())]
-
-
-def unshared_rollouts_query(part: ParquetPart) -> str:
-    """The rollouts of a part whose groups no two sessions share, with the columns that `groups_query` needs."""
-    rows = parquet_source([part.path])
-    if not part.info.stats.shared_slots:
-        return f"(select *, false as collides from {rows})"
-    return f"(select *, false as collides from {rows} anti join (from {rows} where shared) using ({GROUP_KEY}))"
 
 
 def groups_query(rollouts: str) -> str:
