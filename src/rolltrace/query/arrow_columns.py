@@ -3,57 +3,115 @@
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from rolltrace.query.table_schema import COUNTS, NUMBER_MAP
+from rolltrace.query.table_schema import COUNTS, NUMBER_MAP, sql_identifier
 from rolltrace.trace.json_numbers import INT64_LIMIT, NON_FINITE
 
 if TYPE_CHECKING:
+    import duckdb
     from nanoarrow._array import CArray, CArrayBuilder
     from nanoarrow._schema import CSchema
 
+Kind = str | tuple[str, ...]
+"""The SQL type of a column, or the names in each of its maps, if these are the same."""
 Values = Sequence[Any]
 Parts = tuple[list[Any], list["CArray"]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NULL = b"null"
+_MAX_STRUCT_NAMES = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPED_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 """The same after an even number of backslashes, which takes longer to find: other text only looks like one."""
 
 
 class ArrowTable:
-    """A table in chunks. It can be scanned any number of times, by DuckDB and other readers of Arrow streams."""
+    """A table in chunks, for DuckDB.
+
+    DuckDB looks for repeated names in each map, which takes longer than all else. If all maps of a column in a chunk
+    have the same names, they become structs, which are cast.
+    """
 
     def __init__(self, types: Mapping[str, str]) -> None:
+        self._types = types
+        self._streams: dict[tuple[Kind, ...], _ArrowStream] = {}
+        """At most two: with the names of the first chunk, and with maps."""
+
+    def new_chunk(self, columns: Mapping[str, Values]) -> Callable[[], None]:
+        """Make a chunk of one or more rows; the function that is returned adds it to the table.
+
+        Raises `ValueError` if a JSON value has text that DuckDB may not read.
+        """
+        kinds: tuple[Kind, ...] = tuple(
+            (kind == NUMBER_MAP and _shared_names(columns[name])) or kind for name, kind in self._types.items()
+        )
+        stream = self._stream(kinds if not self._streams or kinds in self._streams else (*self._types.values(),))
+        arrays = [_column(kind, columns[name]) for name, kind in stream.types.items()]
+        return partial(stream.chunks.append, _array(stream.schema, len(arrays[0]), [None], arrays))
+
+    @contextmanager
+    def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
+        """SQL for the rows, which may be read any number of times while this is open."""
+        if not self._streams:
+            self._stream((*self._types.values(),))
+        columns = ", ".join(
+            f"{sql_identifier(name)}::{kind} as {sql_identifier(name)}" for name, kind in self._types.items()
+        )
+        views = {f"_rows_{number}": stream for number, stream in enumerate(self._streams.values())}
+        try:
+            for name, stream in views.items():
+                connection.register(name, stream)
+            yield f"({' union all '.join(f'select {columns} from {name}' for name in views)})"
+        finally:
+            for name in views:
+                connection.unregister(name)
+
+    def _stream(self, kinds: tuple[Kind, ...]) -> "_ArrowStream":
+        if kinds not in self._streams:
+            self._streams[kinds] = _ArrowStream(dict(zip(self._types, kinds, strict=True)))
+        return self._streams[kinds]
+
+
+class _ArrowStream:
+    """Chunks whose columns are of the same kinds."""
+
+    def __init__(self, types: Mapping[str, Kind]) -> None:
         import nanoarrow
 
-        self._types = types
-        self._schema = nanoarrow.c_schema(nanoarrow.struct({name: _arrow_type(kind) for name, kind in types.items()}))
+        self.types = types
+        self.schema = nanoarrow.c_schema(nanoarrow.struct({name: _arrow_type(kind) for name, kind in types.items()}))
         self.chunks: list[CArray] = []
-
-    def new_chunk(self, columns: Mapping[str, Values]) -> "CArray":
-        """A chunk of one or more rows; raises `ValueError` if a JSON value has text that DuckDB may not read."""
-        arrays = [_column(kind, columns[name]) for name, kind in self._types.items()]
-        return _array(self._schema, len(arrays[0]), [None], arrays)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from nanoarrow._array_stream import CArrayStream
 
-        stream = CArrayStream.from_c_arrays(self.chunks, self._schema, validate=False)
+        stream = CArrayStream.from_c_arrays(self.chunks, self.schema, validate=False)
         return stream.__arrow_c_stream__(requested_schema)
 
 
-@cache
-def _arrow_type(kind: str) -> "CSchema":
-    """The Arrow type of a column of this SQL type."""
+def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> tuple[str, ...] | None:
+    """The names that each of these maps has, in this order; None if they differ, or cannot be those of a struct."""
+    if not all(maps):
+        return None
+    names, *others = {*map(tuple, maps)}  # type: ignore[arg-type]
+    can_be_struct = len(names) <= _MAX_STRUCT_NAMES and all(name and name.isprintable() for name in names)
+    return names if can_be_struct and not others else None
+
+
+@lru_cache(maxsize=64)
+def _arrow_type(kind: Kind) -> "CSchema":
+    """The Arrow type of a column."""
     import nanoarrow
 
+    if isinstance(kind, tuple):
+        return nanoarrow.c_schema(nanoarrow.struct(dict.fromkeys(kind, nanoarrow.float64())))
     make_type = {
         "VARCHAR": nanoarrow.string,
         "JSON": lambda: nanoarrow.extension_type(nanoarrow.string(), "arrow.json", b""),
@@ -92,8 +150,11 @@ def _array(
     return builder.finish(validation_level="none")
 
 
-def _column(kind: str, values: Values) -> "CArray":
+def _column(kind: Kind, values: Values) -> "CArray":
     """The array of a column. One that repeats a short value, or has none, takes next to no time."""
+    if isinstance(kind, tuple):
+        numbers = [_build("DOUBLE", column) for column in zip(*map(dict.values, values), strict=True)]
+        return _array(_arrow_type(kind), len(values), [None], numbers)
     first = values[0]
     is_short = first is None or (kind in _REPEATED_LENGTHS and len(first) <= _REPEATED_LENGTHS[kind])
     if is_short and first == values[-1] and values.count(first) == len(values):

@@ -1,6 +1,6 @@
 """Writes parts: each table of a folder to one Parquet file, of bounded size each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -39,7 +39,6 @@ _PARQUET = "format parquet, compression zstd, compression_level 2"
 _WITH_TEXT = ("steps", "other_messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
-_NEW_ROWS = "_new_rows"
 _ID_COLUMNS = {ROLLOUTS: "id", SCORES: "rollout"}
 """By kind, the column with the id of a rollout in the table of the same name, which has a row for each line."""
 _ID_ROWS = 4096
@@ -100,8 +99,9 @@ class PartBuilder:
         stats = msgspec.structs.replace(info.stats, rows=rows)
         path.mkdir()
         for table in rows:
-            make_query = partial(_new_rollouts, self._connection, stats) if table == ROLLOUTS else "from {}".format
-            write_arrow_table(self._connection, self._tables.pop(table), path / f"{table}.parquet", make_query)
+            with self._tables.pop(table).registered(self._connection) as source:
+                query = _new_rollouts(self._connection, stats, source) if table == ROLLOUTS else f"from {source}"
+                copy_to_parquet(self._connection, query, path / f"{table}.parquet")
         return Part(path, msgspec.structs.replace(info, kind=kind, stats=stats))
 
     def _append_columns(self) -> None:
@@ -127,34 +127,18 @@ class PartBuilder:
         """Add lines to the columns, all or, if an error is raised, none of them."""
         tables, stats, errors = read_tables(self._kinds, lines, self._decode_score)
         made = [table for table, rows in stats.rows.items() if rows and table in self._tables]
-        chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
-        for table, chunk in chunks.items():
-            self._tables[table].chunks.append(chunk)
+        for append_chunk in [self._tables[table].new_chunk(tables[table]) for table in made]:
+            append_chunk()
         for table in tables.keys() & KINDS_OF_FOLDER:
             self._ids.update(tables[table]["id"])
         self._stats.merge(stats)
         self._errors += errors
 
 
-def write_arrow_table(
-    connection: "duckdb.DuckDBPyConnection",
-    table: ArrowTable,
-    path: Path,
-    make_query: Callable[[str], str] = "from {}".format,
-) -> None:
-    """Write a table, or what a query makes of it, to a Parquet file."""
-    connection.register(_NEW_ROWS, table)
-    try:
-        copy_to_parquet(connection, make_query(_NEW_ROWS), path)
-    finally:
-        connection.unregister(_NEW_ROWS)
-
-
 def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequence[Part]) -> Part:
     """Write one part with the rows of several of one kind."""
     info = merged_info([part.info for part in parts])
     stats = info.stats
-    stats.rows = {table: rows for table, rows in stats.rows.items() if table in TABLES_OF_KIND[info.kind]}
     path.mkdir()
     for table in stats.rows:
         rows = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolltrace.query.arrow_columns import ArrowTable
-from rolltrace.query.part_writer import write_arrow_table
+from rolltrace.query.part_writer import copy_to_parquet
 from rolltrace.query.run_state import needs_count, planned_episodes, run_state, settle_continued
 from rolltrace.query.table_schema import RUN_FIELDS, SMALL_TABLES
 from rolltrace.store.parts import ParquetPart, PartInfo, RowStats
@@ -43,6 +43,7 @@ def small_part(
     """Write the rows of a small table to a Parquet file."""
     columns = ArrowTable(SMALL_TABLES[table])
     if rows:
-        columns.chunks.append(columns.new_chunk({name: [row[name] for row in rows] for name in SMALL_TABLES[table]}))
-    write_arrow_table(connection, columns, path)
+        columns.new_chunk({name: [row[name] for row in rows] for name in SMALL_TABLES[table]})()
+    with columns.registered(connection) as source:
+        copy_to_parquet(connection, f"from {source}", path)
     return ParquetPart(path, PartInfo(ranges={}, stats=RowStats(rows={table: len(rows)})))

@@ -12,7 +12,7 @@ import msgspec
 
 from rolltrace.store.cache_key import add_signature, cache_folders, make_cache_folder, read_signed
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.safe_files import open_regular, remove_abandoned_files, sync_path
+from rolltrace.store.safe_files import open_regular, remove_abandoned_files
 from rolltrace.store.segment_reader import SegmentEntry
 from rolltrace.trace.ids import new_id
 
@@ -203,27 +203,25 @@ def segment_sizes(folder: str, segments: Iterable[SegmentEntry]) -> dict[str, in
 
 
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
-    """Move a private part atomically to a cache of its run, or copy it if that is on another file system."""
+    """Move a private part atomically to a cache of its run, or copy it if that is on another file system.
+
+    It is not synced: what a power loss leaves of it has other checksums, and is not used.
+    """
     name = f"part-{part.info.kind}-{new_id()}"
     remove_abandoned_files(make_cache_folder(cache), _UNFINISHED)
     digests = {table: _file_digest(part.table(table).path) for table in part.tables}
     info = msgspec.structs.replace(part.info, digests=digests)
     (part.path / INFO_FILE).write_bytes(add_signature(msgspec.json.encode(info), run_id))
-    unfinished = cache / f".{name}"
     try:
+        part.path.rename(cache / name)
+    except OSError:
+        unfinished = cache / f".{name}"
         try:
-            part.path.rename(unfinished)
-        except OSError:
             shutil.copytree(part.path, unfinished)
-        for path in unfinished.iterdir():
-            sync_path(path)
-        unfinished.rename(cache / name)
-        sync_path(cache)
-    except BaseException:
-        with contextlib.suppress(OSError):  # it was copied
-            unfinished.rename(part.path)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+            unfinished.rename(cache / name)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
     return Part(cache / name, info)
 
 
