@@ -13,6 +13,7 @@ import pytest
 from asking import ask, request
 from hostile_runs import GOOD, SMALL, hostile_cases, make_good_run
 from viewing import Viewer, viewing
+from waiting import until
 
 PAGES = ("run", "rollouts", "outcomes", "facets", "findings")
 _SECONDS = 60
@@ -48,6 +49,7 @@ def test_pages_of_a_hostile_run_end(viewer, number):
 
 def test_list_has_every_run(viewer):
     """A run that cannot be read has an entry that says so."""
+    until(lambda: not ask(viewer, "runs").json["pending"])
     runs = {run["key"]: run for run in ask(viewer, "runs").json["runs"]}
     assert len(runs) == len(hostile_cases(SMALL)) + 1
     assert runs["good"]["rollouts"] == GOOD
