@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rolltrace.query.part_writer import SLOT_COLUMNS, copy_to_parquet, parquet_source
-from rolltrace.query.table_schema import sql_literal
+from rolltrace.query.part_writer import copy_to_parquet, parquet_source
+from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
 from rolltrace.store.cache_key import publish_signed, read_signed
 from rolltrace.store.parts import ParquetPart, PartInfo, RowStats
 from rolltrace.store.sessions import Sessions
@@ -24,6 +24,8 @@ REPEATED = "_repeated"
 DISTINCT_FILE = "distinct.json"
 """The name of the file in a run's `cache/` that says which parts have nothing in common."""
 _MAX_FILE_BYTES = 1 << 20
+SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
+"""The columns that are the same for all attempts at one index of a group, in all sessions."""
 _COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
 NO_SESSIONS = Sessions(())
 """For a run of one session, which supersedes nothing."""
@@ -64,7 +66,7 @@ def _digests(parts: Sequence[ParquetPart]) -> set[str | None]:
 
 
 class SharedSlots:
-    """Finds the slots of one run that have several rollouts, not all in one part."""
+    """Finds the slots of one run that have several rollouts."""
 
     def __init__(
         self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path], distinct: DistinctParts
@@ -86,7 +88,7 @@ class SharedSlots:
     def _find(self, parts: Sequence[ParquetPart]) -> list[ParquetPart]:
         sessions = set().union(*(part.info.stats.sessions for part in parts))
         may_share = len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)
-        if len(parts) < 2 or not may_share or self._distinct.includes(parts, "slots"):
+        if not may_share or self._distinct.includes(parts, "slots"):
             return []
         path, source = self._new_path("shared").with_suffix(".parquet"), parquet_source(part.path for part in parts)
         hashes = f'select hash({SLOT_COLUMNS}) as h from {source} where "index" is not null'
@@ -115,14 +117,16 @@ def create_duplicates_table(
 ) -> DuplicateCounts:
     """Create the table `name` of the rollouts in these parts that are superseded, retried or colliding.
 
-    The metadata of each part says how many slots in it several sessions share, `shared` (see `SharedSlots`) which slots
-    are in several parts. With `is_repeated`, the lines in the table `REPEATED` do not count.
+    `shared` has the hashes of the slots with several rollouts (see `SharedSlots`). With `is_repeated`, the lines in the
+    table `REPEATED` do not count.
     """
-    rows, slots, verdicts = (f"{name}_{table}" for table in ("rows", "slots", "verdicts"))
-    candidates = _select_candidates(parts, shared, is_repeated)
-    if not candidates:
+    if not shared:
         return DuplicateCounts(0, 0)
-    connection.execute(f"create table {rows} as {candidates}")
+    rows, slots, verdicts = (f"{name}_{table}" for table in ("rows", "slots", "verdicts"))
+    source = without_repeated(parquet_source(part.path for part in parts), is_repeated)
+    hashed = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
+    hashes = parquet_source(part.path for part in shared)
+    connection.execute(f"create table {rows} as select {_COLUMNS} from {hashed} semi join {hashes} using (h)")
     connection.execute(f"""
         create table {slots} as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from {rows}
         group by {SLOT_COLUMNS} having min(session) <> max(session)
@@ -139,21 +143,6 @@ def create_duplicates_table(
 def without_repeated(source: str, is_repeated: bool) -> str:
     """The rows of a table of lines, without lines that repeat others."""
     return f"(from {source} anti join {REPEATED} using (_file, _offset))" if is_repeated else source
-
-
-def _select_candidates(parts: Sequence[ParquetPart], shared: Sequence[ParquetPart], is_repeated: bool) -> str:
-    """SQL for the rows that may be duplicates, some of them perhaps twice; empty if no row can be."""
-    selects = [
-        f"select {_COLUMNS} from {without_repeated(parquet_source([part.path]), is_repeated)} where shared"
-        for part in parts
-        if part.info.stats.shared_slots
-    ]
-    if shared:
-        source = without_repeated(parquet_source(part.path for part in parts), is_repeated)
-        rows = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
-        hashes = parquet_source(part.path for part in shared)
-        selects.append(f"select {_COLUMNS} from {rows} semi join {hashes} using (h)")
-    return " union all ".join(selects)
 
 
 def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sessions) -> str:

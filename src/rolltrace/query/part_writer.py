@@ -12,7 +12,6 @@ from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
 from rolltrace.query.table_columns import DecodeScore, read_tables
 from rolltrace.query.table_schema import (
-    GROUP_COLUMNS,
     KINDS_OF_FOLDER,
     LAYOUT_VERSION,
     STORED_COLUMNS,
@@ -44,8 +43,8 @@ _ID_COLUMNS = {ROLLOUTS: "id", SCORES: "rollout"}
 _ID_ROWS = 4096
 _SECONDS = "greatest(epoch_us(ended_at) - epoch_us(started_at), 0) / 1e6"
 """How long a rollout took: 0 if the clock was set back meanwhile."""
-SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
-"""The columns that are the same for all attempts at one index of a group, in all sessions."""
+_NEW_COLUMNS = f"{_SECONDS} as seconds, line_reward as reward, null::{REWARD_ORDER_TYPE} as reward_order"
+"""The columns that rollouts have besides those of their lines. The reward does not include late scores yet."""
 
 
 class PartBuilder:
@@ -100,7 +99,7 @@ class PartBuilder:
         path.mkdir()
         for table in rows:
             with self._tables.pop(table).registered(self._connection) as source:
-                query = _new_rollouts(self._connection, stats, source) if table == ROLLOUTS else f"from {source}"
+                query = f"select *, {_NEW_COLUMNS} from {source}" if table == ROLLOUTS else f"from {source}"
                 copy_to_parquet(self._connection, query, path / f"{table}.parquet")
         return Part(path, msgspec.structs.replace(info, kind=kind, stats=stats))
 
@@ -142,10 +141,7 @@ def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequ
     path.mkdir()
     for table in stats.rows:
         rows = parquet_source(part.table(table).path for part in parts if part.info.stats.rows.get(table))
-        query = f"from {rows}"
-        if table == ROLLOUTS:
-            query = _with_flags(connection, f"(select * exclude (shared, retried) from {rows})", stats)
-        copy_to_parquet(connection, query, path / f"{table}.parquet")
+        copy_to_parquet(connection, f"from {rows}", path / f"{table}.parquet")
         if table in KINDS_OF_FOLDER:
             [(stats.repeats,)] = connection.execute(f"select count(*) - count(distinct id) from {rows}").fetchall()
     return Part(path, info)
@@ -175,39 +171,6 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
     options = f"{_PARQUET}, row_group_size {_TEXT_ROWS}" if path.stem in _WITH_TEXT else _PARQUET
     [(rows,)] = connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})").fetchall()
     return int(rows)
-
-
-def _new_rollouts(connection: "duckdb.DuckDBPyConnection", stats: RowStats, source: str) -> str:
-    """The rollouts of new lines, whose rewards do not include late scores yet."""
-    columns = f"*, {_SECONDS} as seconds, line_reward as reward, null::{REWARD_ORDER_TYPE} as reward_order"
-    return _with_flags(connection, f"(select {columns} from {source})", stats)
-
-
-def _with_flags(connection: "duckdb.DuckDBPyConnection", source: str, stats: RowStats) -> str:
-    """Rollouts with what others say about them: whether they were retried, or are of a shared place.
-
-    Which of several sessions counts is not stored: that depends on their ledgers, which go on (see `deduplication`).
-    """
-    may_repeat = stats.has_retries or len(stats.sessions) > 1
-    with_index = f'{source} where "index" is not null'
-    # Whether two rollouts may be of one place, by its hash: which of them count takes much longer to find.
-    hashes = f"select hash({SLOT_COLUMNS}) as h from {with_index}"
-    repeated_hash = f"from ({hashes}) group by h having count(*) > 1 limit 1"
-    if not may_repeat or connection.execute(repeated_hash).fetchone() is None:
-        return f"select *, false as shared, false as retried from {source}"
-    connection.execute(f"""
-        create or replace temp table repeated as
-        select id, bool_or(shared) as shared, bool_or(retried) as retried from (
-            select id,
-                min(session) over (partition by {SLOT_COLUMNS})
-                    <> max(session) over (partition by {SLOT_COLUMNS}) as shared,
-                attempt < max(attempt) over (partition by {SLOT_COLUMNS}, session) as retried
-            from {with_index}
-        ) where shared or retried group by id
-    """)
-    [(stats.shared_slots,)] = connection.execute("select count(*) filter (shared) from repeated").fetchall()
-    flags = ", ".join(f"coalesce(repeated.{name}, false) as {name}" for name in ("shared", "retried"))
-    return f"select r.*, {flags} from {source} r left join repeated on repeated.id = r.id"
 
 
 def parquet_source(paths: Iterable[Path]) -> str:

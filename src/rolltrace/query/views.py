@@ -132,14 +132,13 @@ def _create_lates(
 
 def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late: str | None, is_repeated: bool) -> str:
     reward, joins = "r.reward", ""
-    superseded, retried, collides = "false", "r.retried", "false"
+    superseded = retried = collides = "false"
     if late is not None:
         joins += f" left join {late} on {late}.rollout = r.id"
         reward = f"case when {late}.rollout is null then r.reward else {late}.value end"
     if duplicates is not None:
         joins += f" left join {duplicates} on {duplicates}.id = r.id"
-        superseded, collides = (f"coalesce({duplicates}.{name}, false)" for name in ("superseded", "collides"))
-        retried = f"r.retried or coalesce({duplicates}.retried, false)"
+        superseded, retried, collides = (f"coalesce({duplicates}.{name}, false)" for name in _FLAGS)
     columns = ", ".join(f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds"))
     # The newest first: the first rows in a descending order are then found without reading most of the others.
     source = parquet_source(part.path for part in reversed(parts))

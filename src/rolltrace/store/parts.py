@@ -36,8 +36,6 @@ class RowStats(msgspec.Struct):
     """The sessions of the rollouts."""
     has_retries: bool = False
     """Whether any rollout was retried."""
-    shared_slots: int = 0
-    """How many rollouts are of a place in a group that another session recorded, too."""
     rewards: int = 0
     """How many scores are rewards of rollouts."""
     lines: dict[str, int] = {}
@@ -61,7 +59,6 @@ class RowStats(msgspec.Struct):
             counts.update({name: counts.get(name, 0) + count for name, count in more.items()})
         self.sessions |= other.sessions
         self.has_retries |= other.has_retries
-        self.shared_slots += other.shared_slots
         self.rewards += other.rewards
 
 

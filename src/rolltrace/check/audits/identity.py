@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from rolltrace.check.audit import MAX_EXAMPLES, Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun, Row, group_address_of, rollout_finding, score_finding
-from rolltrace.query.part_writer import SLOT_COLUMNS
+from rolltrace.query.deduplication import SLOT_COLUMNS
 from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
 
 _FINDINGS = {"rollouts": rollout_finding, "scores": score_finding}
