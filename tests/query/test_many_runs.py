@@ -12,6 +12,7 @@ from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_tables import RunTables
 from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
 
 pytestmark = pytest.mark.core
 
@@ -59,6 +60,20 @@ def test_plain_runs_are_one_table(tmp_path, opened):
     [[_, plan]] = run.sql("explain select count(*) from rollouts where iteration = 1").fetchall()
     assert plan.count("READ_PARQUET") == 1
     [[_, plan]] = run.sql("explain select count(*), avg(mean) from groups").fetchall()
+    assert plan.count("READ_PARQUET") == 1
+
+
+def test_runs_with_retries_are_one_table(tmp_path, opened):
+    """Runs in which rollouts were retried are read together, and each says which ones."""
+    paths = make_runs(tmp_path)
+    for path in paths:
+        with create_run(path, join=True, continues=()) as writer:
+            write(writer, index=50)
+            write(writer, index=50, attempt=1)
+    run = opened(tmp_path)
+    retried = run.sql("select run, count(*) from rollouts where retried group by run").fetchall()
+    assert sorted(retried) == sorted((RunReader(path).info.id, 1) for path in paths)
+    [[_, plan]] = run.sql("explain select count(*) from rollouts where retried").fetchall()
     assert plan.count("READ_PARQUET") == 1
 
 

@@ -81,7 +81,7 @@ def test_columns_hold_what_they_were_given(first, second):
     table = ArrowTable({kind: kind for kind in VALUES})
     for rows in filter(None, (first, second)):
         columns = {kind: [as_given(kind, row[kind]) for row in rows] for kind in VALUES}
-        table.new_chunk(columns)()
+        table.append(table.new_chunk(columns))
     with duckdb.connect() as connection, table.registered(connection) as source:
         answered, again = (connection.execute(f"from {source}").fetchall() for _ in range(2))
     expected = [tuple(as_answered(kind, row[kind]) for kind in VALUES) for row in (*first, *second)]
@@ -100,13 +100,31 @@ MANY_NAMES = [{str(name): 0.5 for name in range(1000)}] * 2
 @example([MANY_NAMES])
 @example([[{"a": 1}, {"a": 2}], [{"b": 3}], [{"a": 4}, {"b": 5}], [{"a": 6}]])
 def test_maps_with_the_same_names_hold_them(chunks):
-    """Whatever the names are, and however they change from chunk to chunk."""
-    table = ArrowTable({"row": "BIGINT", "map": NUMBER_MAP})
+    """Whatever the names are, and however they change from chunk to chunk; in order."""
+    table = ArrowTable({"map": NUMBER_MAP, "chunk": "BIGINT"})
     for number, maps in enumerate(chunks):
-        table.new_chunk({"row": range(number * 10, number * 10 + len(maps)), "map": maps})()
+        table.append(table.new_chunk({"map": maps, "chunk": [number] * len(maps)}))
     with duckdb.connect() as connection, table.registered(connection) as source:
-        answered = connection.execute(f"select map from {source} order by row").fetchall()
+        answered = connection.execute(f"select map from {source}").fetchall()
     assert repr(answered) == repr([(as_answered(NUMBER_MAP, one),) for maps in chunks for one in maps])
+
+
+@pytest.mark.parametrize(
+    ("chunks", "streams"),
+    [
+        ([[{"a": 1}], [{"a": 2}]], 1),
+        ([[{str(name): 1}] for name in range(10)], 2),
+        ([[{str(name): 1 for name in range(1000)}]], 1),
+        ([[{}], [{}]], 1),
+    ],
+)
+def test_tables_are_read_as_few_streams(chunks, streams):
+    """Names that are different in each line cost no more than others."""
+    table = ArrowTable({"map": NUMBER_MAP})
+    for maps in chunks:
+        table.append(table.new_chunk({"map": maps}))
+    with duckdb.connect() as connection, table.registered(connection) as source:
+        assert source.count("select") == streams
 
 
 def answers(path):
@@ -257,11 +275,13 @@ def _kill_itself(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_escaped_surrogates(path, monkeypatch):
-    """A surrogate pair in free-form text is one character; half of a pair costs its line only."""
+@pytest.mark.parametrize(("column", "table"), [("env_args", "rollouts"), ("extra", "steps")])
+def test_escaped_surrogates(path, monkeypatch, column, table):
+    """A surrogate pair in free-form text is one character; half of a pair costs its line only, in all tables."""
     with create_run(path) as writer:
         for index in range(4):
-            write(writer, index=index, env_args={"k": f"MARK{index}"})
+            field = {column: {"k": f"MARK{index}"}}
+            write(writer, index=index, **(field if table == "rollouts" else {"step": field}))
     [segment] = (path / "rollouts").iterdir()
     lines = segment.read_bytes().splitlines(keepends=True)
     for index, text in ((1, rb"\ud83d\ude00"), (2, rb"\ud83d")):
@@ -269,7 +289,8 @@ def test_escaped_surrogates(path, monkeypatch):
     segment.write_bytes(b"".join(lines))
     monkeypatch.setattr(part_writer, "_CHUNK_LINES", 100)
     with open_run(path) as run:
-        rows = run.sql("""select "index", env_args ->> 'k' from rollouts order by 1""").fetchall()
+        source = "rollouts join steps on steps.rollout = rollouts.id"
+        rows = run.sql(f"""select "index", {table}.{column} ->> 'k' from {source} order by 1""").fetchall()
         assert rows == [(0, "MARK0"), (1, "\N{GRINNING FACE}1"), (3, "MARK3")]
         assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
 

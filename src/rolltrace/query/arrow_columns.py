@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolltrace.query.table_schema import COUNTS, NUMBER_MAP, sql_identifier
 from rolltrace.trace.json_numbers import INT64_LIMIT, NON_FINITE
@@ -18,53 +18,65 @@ if TYPE_CHECKING:
     from nanoarrow._array import CArray, CArrayBuilder
     from nanoarrow._schema import CSchema
 
-Kind = str | tuple[str, ...]
-"""The SQL type of a column, or the names in each of its maps, if these are the same."""
+MapNames = tuple[str, ...]
+Kind = str | MapNames
+"""The SQL type of a column; in its place, the names in its maps to numbers if all have the same."""
 Values = Sequence[Any]
 Parts = tuple[list[Any], list["CArray"]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NULL = b"null"
-_MAX_STRUCT_NAMES = 64
+_MAX_STRUCT_NAMES = 256
+"""Each name of a struct is an array of its own, which does not pay for many names and few rows."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPED_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 """The same after an even number of backslashes, which takes longer to find: other text only looks like one."""
 
 
+class ArrowChunk(NamedTuple):
+    """Rows of a table, and the kinds of its columns."""
+
+    kinds: tuple[Kind, ...]
+    rows: "CArray"
+
+
 class ArrowTable:
     """A table in chunks, for DuckDB.
 
-    DuckDB looks for repeated names in each map, which takes longer than all else. If all maps of a column in a chunk
-    have the same names, they become structs, which are cast.
+    DuckDB looks for repeated names in each map, which is most of the time that it takes to read maps. As long as all
+    maps of a column have the same names, they are passed as structs, which are cast to maps.
     """
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
-        self._streams: dict[tuple[Kind, ...], _ArrowStream] = {}
-        """At most two: with the names of the first chunk, and with maps."""
+        self._streams: list[_ArrowStream] = []
+        """At most two: chunks with structs, and then those with maps."""
 
-    def new_chunk(self, columns: Mapping[str, Values]) -> Callable[[], None]:
-        """Make a chunk of one or more rows; the function that is returned adds it to the table.
-
-        Raises `ValueError` if a JSON value has text that DuckDB may not read.
-        """
+    def new_chunk(self, columns: Mapping[str, Values]) -> ArrowChunk:
+        """A chunk of one or more rows; raises `ValueError` if a JSON value has text that DuckDB may not read."""
         kinds: tuple[Kind, ...] = tuple(
             (kind == NUMBER_MAP and _shared_names(columns[name])) or kind for name, kind in self._types.items()
         )
-        stream = self._stream(kinds if not self._streams or kinds in self._streams else (*self._types.values(),))
-        arrays = [_column(kind, columns[name]) for name, kind in stream.types.items()]
-        return partial(stream.chunks.append, _array(stream.schema, len(arrays[0]), [None], arrays))
+        if self._streams and self._streams[-1].kinds != kinds:
+            kinds = tuple(self._types.values())
+        arrays = [_column(kind, columns[name]) for name, kind in zip(self._types, kinds, strict=True)]
+        return ArrowChunk(kinds, _array(_row_type(tuple(self._types), kinds), len(arrays[0]), [None], arrays))
+
+    def append(self, chunk: ArrowChunk) -> None:
+        """Add the newest chunk."""
+        if not self._streams or self._streams[-1].kinds != chunk.kinds:
+            self._streams.append(_ArrowStream(tuple(self._types), chunk.kinds))
+        self._streams[-1].chunks.append(chunk.rows)
 
     @contextmanager
     def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
         """SQL for the rows, which may be read any number of times while this is open."""
-        if not self._streams:
-            self._stream((*self._types.values(),))
+        streams = self._streams or [_ArrowStream(tuple(self._types), tuple(self._types.values()))]
+        views = {f"_rows_{number}": stream for number, stream in enumerate(streams)}
         columns = ", ".join(
             f"{sql_identifier(name)}::{kind} as {sql_identifier(name)}" for name, kind in self._types.items()
         )
-        views = {f"_rows_{number}": stream for number, stream in enumerate(self._streams.values())}
         try:
             for name, stream in views.items():
                 connection.register(name, stream)
@@ -73,34 +85,36 @@ class ArrowTable:
             for name in views:
                 connection.unregister(name)
 
-    def _stream(self, kinds: tuple[Kind, ...]) -> "_ArrowStream":
-        if kinds not in self._streams:
-            self._streams[kinds] = _ArrowStream(dict(zip(self._types, kinds, strict=True)))
-        return self._streams[kinds]
-
 
 class _ArrowStream:
     """Chunks whose columns are of the same kinds."""
 
-    def __init__(self, types: Mapping[str, Kind]) -> None:
-        import nanoarrow
-
-        self.types = types
-        self.schema = nanoarrow.c_schema(nanoarrow.struct({name: _arrow_type(kind) for name, kind in types.items()}))
+    def __init__(self, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> None:
+        self.kinds = kinds
         self.chunks: list[CArray] = []
+        self._type = _row_type(names, kinds)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from nanoarrow._array_stream import CArrayStream
 
-        stream = CArrayStream.from_c_arrays(self.chunks, self.schema, validate=False)
+        stream = CArrayStream.from_c_arrays(self.chunks, self._type, validate=False)
         return stream.__arrow_c_stream__(requested_schema)
 
 
-def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> tuple[str, ...] | None:
+@lru_cache(maxsize=64)
+def _row_type(names: tuple[str, ...], kinds: tuple[Kind, ...]) -> "CSchema":
+    """The Arrow type of the rows of a table."""
+    import nanoarrow
+
+    return nanoarrow.c_schema(nanoarrow.struct(dict(zip(names, map(_arrow_type, kinds), strict=True))))
+
+
+def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None:
     """The names that each of these maps has, in this order; None if they differ, or cannot be those of a struct."""
     if not all(maps):
         return None
     names, *others = {*map(tuple, maps)}  # type: ignore[arg-type]
+    # A name in Arrow has no NUL and no half of a surrogate pair. DuckDB takes a struct with an empty name for a tuple.
     can_be_struct = len(names) <= _MAX_STRUCT_NAMES and all(name and name.isprintable() for name in names)
     return names if can_be_struct and not others else None
 

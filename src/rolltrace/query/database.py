@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolltrace.errors import QueryTimeoutError
-from rolltrace.query.deduplication import NO_SESSIONS, DistinctParts, SharedSlots
+from rolltrace.query.deduplication import NO_SESSIONS, DistinctParts, RepeatedSlots
 from rolltrace.query.duckdb_engine import (
     EngineLimits,
     QueryDeadline,
@@ -101,7 +101,7 @@ class Database:
         distinct = [DistinctParts(run.cache_folders, one.info.id) for run, one in zip(self.runs, readers, strict=True)]
         found = list(zip(self.runs, distinct, strict=True))
         self._repeated = [RepeatedLines(self.connection, run.private_path, one) for run, one in found]
-        self._shared = [SharedSlots(self.connection, run.private_path, one) for run, one in found]
+        self._slots = [RepeatedSlots(self.connection, run.private_path, one) for run, one in found]
         self._small: dict[tuple[int, str], tuple[list[dict[str, Any]], ParquetPart]] = {}
 
     @property
@@ -259,7 +259,7 @@ class Database:
         return snapshot
 
     def _make_snapshot(self, tables: set[str]) -> TableSnapshot:
-        tables = tables | {"repeated", "shared"}
+        tables = tables | {"repeated", "slots"}
         runs: list[RunParts] = [{table: known.get(table, []) for table in tables} for known in self._known]
         if self._sandbox is None:
             caches = {folder for run in self.runs for folder in run.cache_folders}
@@ -268,9 +268,7 @@ class Database:
         self._alive.add(snapshot)
         used = {part.path for one in self._alive for part in one.parts}
         used |= {part.path for _, part in self._small.values()}
-        used |= {
-            part.path for known in self._known for table in ("repeated", "shared") for part in known.get(table, ())
-        }
+        used |= {part.path for known in self._known for table in ("repeated", "slots") for part in known.get(table, ())}
         used |= {path.parent for path in used}
         for run in self.runs:
             run.remove_unused(used)
@@ -293,8 +291,8 @@ class Database:
             known[table] = run.table_parts(table, iterations)
         if "rollouts" in needed:
             self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])
-            self._shared[number].update(known["rollouts"])
-            known["shared"] = self._shared[number].parts
+            self._slots[number].update(known["rollouts"])
+            known["slots"] = self._slots[number].parts
         for table in needed & set(SMALL_TABLES):
             known[table] = [self._small_part(number, table, count_finished)]
 

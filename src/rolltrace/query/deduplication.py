@@ -6,7 +6,7 @@ A slot is one index of one group. A rollout without an index is in no slot, and 
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REPEATED = "_repeated"
 """The table of the lines whose id an earlier line has, see `RepeatedLines`."""
+DUPLICATES = "_duplicates"
 DISTINCT_FILE = "distinct.json"
 """The name of the file in a run's `cache/` that says which parts have nothing in common."""
 _MAX_FILE_BYTES = 1 << 20
@@ -32,13 +33,13 @@ NO_SESSIONS = Sessions(())
 
 
 class DistinctParts:
-    """Which parts of a run have no id, or no slot, in common. It is stored, because to compare all rows takes long."""
+    """In which parts of a run no id, or no slot, occurs twice. It is stored, because to compare all rows takes long."""
 
     def __init__(self, folders: Sequence[Path], run: str) -> None:
         self._folders = folders
         self._run = run
         self._digests: dict[str, set[str]] = {}
-        """By what they do not share, the checksums of the files."""
+        """By what occurs once in them, the checksums of the files."""
         for folder in folders:
             with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key
                 data = read_signed(folder / DISTINCT_FILE, run, _MAX_FILE_BYTES)
@@ -46,11 +47,11 @@ class DistinctParts:
                 break
 
     def includes(self, parts: Sequence[ParquetPart], what: str) -> bool:
-        """Whether these parts are known to have no `what` in common."""
+        """Whether each `what` is known to occur once in these parts."""
         return _digests(parts) <= self._digests.get(what, set())
 
     def add(self, parts: Sequence[ParquetPart], what: str) -> None:
-        """Store that these parts have no `what` in common, unless one is private to this process."""
+        """Store that each `what` occurs once in these parts, unless one is private to this process."""
         digests = _digests(parts)
         if None in digests:
             return
@@ -65,7 +66,7 @@ def _digests(parts: Sequence[ParquetPart]) -> set[str | None]:
     return {part.info.digests.get(part.path.stem) for part in parts}
 
 
-class SharedSlots:
+class RepeatedSlots:
     """Finds the slots of one run that have several rollouts."""
 
     def __init__(
@@ -76,10 +77,10 @@ class SharedSlots:
         self._distinct = distinct
         self._searched: list[Path] = []
         self.parts: list[ParquetPart] = []
-        """A table of the hashes of such slots, and perhaps others; an empty list if no slot is shared."""
+        """A table of the hashes of such slots, and perhaps others; an empty list if there are none."""
 
     def update(self, parts: Sequence[ParquetPart]) -> None:
-        """Search these parts, which have all rollouts, unless they are those of the last time."""
+        """Search these parts, unless they are those of the last time."""
         files = [part.path for part in parts]
         if files != self._searched:
             self.parts = self._find(parts)
@@ -87,57 +88,49 @@ class SharedSlots:
 
     def _find(self, parts: Sequence[ParquetPart]) -> list[ParquetPart]:
         sessions = set().union(*(part.info.stats.sessions for part in parts))
-        may_share = len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)
-        if not may_share or self._distinct.includes(parts, "slots"):
+        may_repeat = len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)
+        if not may_repeat or self._distinct.includes(parts, "slots"):
             return []
-        path, source = self._new_path("shared").with_suffix(".parquet"), parquet_source(part.path for part in parts)
-        hashes = f'select hash({SLOT_COLUMNS}) as h from {source} where "index" is not null'
-        count = copy_to_parquet(self._connection, f"{hashes} group by h having count(*) > 1", path)
-        if count:
-            return [ParquetPart(path, PartInfo(ranges={}, stats=RowStats(rows={"shared": count})))]
+        path, source = self._new_path("slots").with_suffix(".parquet"), parquet_source(part.path for part in parts)
+        repeated = f"select h from {_hashed(source)} group by h having count(*) > 1"
+        if count := copy_to_parquet(self._connection, repeated, path):
+            return [ParquetPart(path, PartInfo(ranges={}, stats=RowStats(rows={"slots": count})))]
         self._distinct.add(parts, "slots")
         return []
 
 
-class DuplicateCounts(NamedTuple):
-    """How many rows a table of duplicates has."""
-
-    rows: int
-    superseded: int
-
-
-def create_duplicates_table(
+def create_duplicates(
     connection: "duckdb.DuckDBPyConnection",
-    name: str,
-    parts: Sequence[ParquetPart],
-    shared: Sequence[ParquetPart],
-    sessions: Sessions,
+    rollouts: Sequence[ParquetPart],
+    slots: Sequence[ParquetPart],
+    sessions: Sequence[Sessions],
     *,
-    is_repeated: bool = False,
-) -> DuplicateCounts:
-    """Create the table `name` of the rollouts in these parts that are superseded, retried or colliding.
+    is_repeated: bool,
+) -> int:
+    """Create the table `DUPLICATES` of the rollouts that are superseded, retried or colliding.
 
-    `shared` has the hashes of the slots with several rollouts (see `SharedSlots`). With `is_repeated`, the lines in the
-    table `REPEATED` do not count.
+    `slots` have the hashes of the slots with several rollouts (see `RepeatedSlots`). `sessions` are those of each run.
+    With `is_repeated`, the lines in the table `REPEATED` do not count. Returns how many rollouts are superseded.
     """
-    if not shared:
-        return DuplicateCounts(0, 0)
-    rows, slots, verdicts = (f"{name}_{table}" for table in ("rows", "slots", "verdicts"))
-    source = without_repeated(parquet_source(part.path for part in parts), is_repeated)
-    hashed = f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
-    hashes = parquet_source(part.path for part in shared)
-    connection.execute(f"create table {rows} as select {_COLUMNS} from {hashed} semi join {hashes} using (h)")
+    source = without_repeated(parquet_source(part.path for part in rollouts), is_repeated)
+    hashes = parquet_source(part.path for part in slots)
+    connection.execute(f"create table _rows as select {_COLUMNS} from {_hashed(source)} semi join {hashes} using (h)")
     connection.execute(f"""
-        create table {slots} as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from {rows}
+        create table _slots as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from _rows
         group by {SLOT_COLUMNS} having min(session) <> max(session)
     """)
-    session_sets = connection.execute(f"select distinct sessions from {slots}").fetchall()
-    connection.execute(f"create table {verdicts} as {_select_verdicts([names for (names,) in session_sets], sessions)}")
-    connection.execute(f"create table {name} as {_select_duplicates(rows, slots, verdicts)}")
-    for table in (rows, slots, verdicts):
+    session_sets = connection.execute("select distinct sessions from _slots").fetchall()
+    connection.execute(f"create table _verdicts as {_select_verdicts([names for (names,) in session_sets], sessions)}")
+    connection.execute(f"create table {DUPLICATES} as {_SELECT_DUPLICATES}")
+    for table in ("_rows", "_slots", "_verdicts"):
         connection.execute(f"drop table {table}")
-    counts = connection.execute(f"select count(*), count(*) filter (superseded) from {name}").fetchone()
-    return DuplicateCounts(*(counts or (0, 0)))
+    [(superseded,)] = connection.execute(f"select count(*) filter (superseded) from {DUPLICATES}").fetchall()
+    return int(superseded)
+
+
+def _hashed(source: str) -> str:
+    """Rollouts that are in a slot, with the hash `h` of the slot."""
+    return f'(select {_COLUMNS}, hash({SLOT_COLUMNS}) as h from {source} where "index" is not null)'
 
 
 def without_repeated(source: str, is_repeated: bool) -> str:
@@ -145,37 +138,36 @@ def without_repeated(source: str, is_repeated: bool) -> str:
     return f"(from {source} anti join {REPEATED} using (_file, _offset))" if is_repeated else source
 
 
-def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sessions) -> str:
+def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sequence[Sessions]) -> str:
     """SQL that gives, for each set of sessions that share a slot, the job of each and whether it is superseded."""
     rows = []
     for names in session_sets:
-        superseded = sessions.superseded(names)
+        own = next((one for one in sessions if not one.unknown(names)), NO_SESSIONS)
+        superseded = own.superseded(names)
         literal = f"[{', '.join(map(sql_literal, names))}]"
         rows += [
-            f"({literal}, {sql_literal(name)}, {sql_literal(sessions.job_of(name))}, {name in superseded})"
-            for name in names
+            f"({literal}, {sql_literal(name)}, {sql_literal(own.job_of(name))}, {name in superseded})" for name in names
         ]
     return f"from (values {', '.join(rows) or '([null], null, null, false)'}) as _(sessions, session, job, superseded)"
 
 
-def _select_duplicates(rows: str, slots: str, verdicts: str) -> str:
-    """A later attempt of the same job replaces an earlier one; of what is left, different sessions collide."""
-    same = " and ".join(f"s.{column} is not distinct from r.{column}" for column in SLOT_COLUMNS.split(", "))
-    return f"""
-        with judged as (
-            select r.*, coalesce(v.job, r.session) as job, coalesce(v.superseded, false) as superseded
-            from {rows} r left join {slots} s on {same}
-            left join {verdicts} v on v.sessions = s.sessions and v.session = r.session
-        ), tried as (
-            select *,
-                coalesce(attempt < max(attempt) over (partition by {SLOT_COLUMNS}, job, superseded), false) as retried
-            from judged
-        ), counted as (
-            select *, case when not superseded and not retried then session end as counts from tried
-        ), compared as (
-            select *, counts is not null and min(counts) over slots <> max(counts) over slots as collides
-            from counted window slots as (partition by {SLOT_COLUMNS})
-        )
-        select id, bool_or(superseded) as superseded, bool_or(retried) as retried, bool_or(collides) as collides
-        from compared where superseded or retried or collides group by id
-    """
+_SAME_SLOT = " and ".join(f"s.{column} is not distinct from r.{column}" for column in SLOT_COLUMNS.split(", "))
+_SELECT_DUPLICATES = f"""
+    with judged as (
+        select r.*, coalesce(v.job, r.session) as job, coalesce(v.superseded, false) as superseded
+        from _rows r left join _slots s on {_SAME_SLOT}
+        left join _verdicts v on v.sessions = s.sessions and v.session = r.session
+    ), tried as (
+        select *,
+            coalesce(attempt < max(attempt) over (partition by {SLOT_COLUMNS}, job, superseded), false) as retried
+        from judged
+    ), counted as (
+        select *, case when not superseded and not retried then session end as counts from tried
+    ), compared as (
+        select *, counts is not null and min(counts) over slots <> max(counts) over slots as collides
+        from counted window slots as (partition by {SLOT_COLUMNS})
+    )
+    select run, id, bool_or(superseded) as superseded, bool_or(retried) as retried, bool_or(collides) as collides
+    from compared where superseded or retried or collides group by run, id
+"""
+"""A later attempt of the same job replaces an earlier one; of what is left, different sessions collide."""

@@ -126,8 +126,9 @@ class PartBuilder:
         """Add lines to the columns, all or, if an error is raised, none of them."""
         tables, stats, errors = read_tables(self._kinds, lines, self._decode_score)
         made = [table for table, rows in stats.rows.items() if rows and table in self._tables]
-        for append_chunk in [self._tables[table].new_chunk(tables[table]) for table in made]:
-            append_chunk()
+        chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
+        for table, chunk in chunks.items():
+            self._tables[table].append(chunk)
         for table in tables.keys() & KINDS_OF_FOLDER:
             self._ids.update(tables[table]["id"])
         self._stats.merge(stats)

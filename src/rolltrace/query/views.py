@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from rolltrace.query.deduplication import REPEATED, create_duplicates_table, without_repeated
+from rolltrace.query.deduplication import DUPLICATES, REPEATED, create_duplicates, without_repeated
 from rolltrace.query.part_writer import empty_query, parquet_source
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
@@ -30,7 +30,7 @@ _FLAGS = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
 _NO_ROLLOUTS = empty_query({**STORED_COLUMNS["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **_FLAGS})
 
 RunParts = Mapping[str, Sequence[ParquetPart]]
-"""By table, the parts of one run; `repeated` and `shared` are the tables of `RepeatedLines` and `SharedSlots`."""
+"""By table, the parts of one run; `repeated` and `slots` are the tables of `RepeatedLines` and `RepeatedSlots`."""
 
 
 def create_views(
@@ -86,20 +86,15 @@ def _score_calls(runs: Sequence[RunParts], superseded: int) -> str:
 def _create_rollouts(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
 ) -> int:
-    """Create the views of rollouts and of groups; returns how many rollouts were superseded.
-
-    Parts that are joined with the same tables are read together: to plan each of hundreds of runs would take seconds.
-    """
-    parts_by_joins: dict[tuple[str | None, str | None, bool], list[ParquetPart]] = {}
+    """Create the views of rollouts and of groups; returns how many rollouts were superseded."""
+    joined = _parts_by_joins(connection, runs)
+    with_duplicates = [part for joins, parts in joined.items() if joins.duplicates for part in parts]
     superseded = 0
-    for number, (parts, own) in enumerate(zip(runs, sessions, strict=True)):
-        name, rollouts, is_repeated = f"_duplicates_{number}", parts["rollouts"], bool(parts.get("repeated"))
-        shared, scores = parts.get("shared", ()), parts.get("scores", ())
-        counts = create_duplicates_table(connection, name, rollouts, shared, own, is_repeated=is_repeated)
-        superseded += counts.superseded
-        for part, late in zip(rollouts, _create_lates(connection, f"_late_{number}", rollouts, scores), strict=True):
-            parts_by_joins.setdefault((name if counts.rows else None, late, is_repeated), []).append(part)
-    selects = [_select_rollouts(parts, *joins) for joins, parts in parts_by_joins.items()]
+    if with_duplicates:
+        is_repeated = any(joins.is_repeated for joins in joined)
+        slots = [part for parts in runs for part in parts.get("slots", ())]
+        superseded = create_duplicates(connection, with_duplicates, slots, sessions, is_repeated=is_repeated)
+    selects = [_select_rollouts(parts, joins) for joins, parts in joined.items()]
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
     condition = "where not superseded" if superseded else ""
     connection.execute(f"create view _everything as {' union all '.join(selects) or _NO_ROLLOUTS}")
@@ -113,6 +108,31 @@ def _create_rollouts(
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
     return superseded
+
+
+class _Joins(NamedTuple):
+    """What some rollouts are joined with."""
+
+    duplicates: bool
+    """The table `DUPLICATES`."""
+    late: str | None
+    """The table of late rewards."""
+    is_repeated: bool
+    """The table `REPEATED`."""
+
+
+def _parts_by_joins(
+    connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts]
+) -> dict[_Joins, list[ParquetPart]]:
+    """The parts that are read together, of all runs: to plan each of hundreds of runs would take seconds."""
+    joined: dict[_Joins, list[ParquetPart]] = {}
+    for number, parts in enumerate(runs):
+        rollouts = parts["rollouts"]
+        lates = _create_lates(connection, f"_late_{number}", rollouts, parts.get("scores", ()))
+        for part, late in zip(rollouts, lates, strict=True):
+            joins = _Joins(bool(parts.get("slots")), late, bool(parts.get("repeated")))
+            joined.setdefault(joins, []).append(part)
+    return joined
 
 
 def _create_lates(
@@ -130,23 +150,19 @@ def _create_lates(
     return [names.get(paths) for paths in lates]
 
 
-def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late: str | None, is_repeated: bool) -> str:
-    reward, joins = "r.reward", ""
-    superseded = retried = collides = "false"
-    if late is not None:
-        joins += f" left join {late} on {late}.rollout = r.id"
-        reward = f"case when {late}.rollout is null then r.reward else {late}.value end"
-    if duplicates is not None:
-        joins += f" left join {duplicates} on {duplicates}.id = r.id"
-        superseded, retried, collides = (f"coalesce({duplicates}.{name}, false)" for name in _FLAGS)
-    columns = ", ".join(f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds"))
+def _select_rollouts(parts: Sequence[ParquetPart], joins: _Joins) -> str:
+    reward, joined, flags = "r.reward", "", dict.fromkeys(_FLAGS, "false")
+    if joins.late is not None:
+        joined += f" left join {joins.late} late on late.rollout = r.id"
+        reward = "case when late.rollout is null then r.reward else late.value end"
+    if joins.duplicates:
+        joined += f" left join {DUPLICATES} d on d.run = r.run and d.id = r.id"
+        flags = {name: f"coalesce(d.{name}, false)" for name in _FLAGS}
+    columns = [f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds")]
+    columns += [f"{reward} as reward", *(f"{sql} as {name}" for name, sql in flags.items())]
     # The newest first: the first rows in a descending order are then found without reading most of the others.
-    source = parquet_source(part.path for part in reversed(parts))
-    return (
-        f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
-        f"{collides} as collides "
-        f"from {without_repeated(source, is_repeated)} r{joins}"
-    )
+    source = without_repeated(parquet_source(part.path for part in reversed(parts)), joins.is_repeated)
+    return f"select {', '.join(columns)} from {source} r{joined}"
 
 
 def _rows(table: str, runs: Sequence[RunParts]) -> str:

@@ -35,7 +35,7 @@ class RowStats(msgspec.Struct):
     sessions: set[str] = msgspec.field(default_factory=set)
     """The sessions of the rollouts."""
     has_retries: bool = False
-    """Whether any rollout was retried."""
+    """Whether any rollout is a later attempt."""
     rewards: int = 0
     """How many scores are rewards of rollouts."""
     lines: dict[str, int] = {}
