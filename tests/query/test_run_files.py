@@ -1,5 +1,6 @@
 """A run is read through a small interface, so that its files can be anywhere."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
-from rolltrace.store.run_files import FileEntry, RunFiles
+from rolltrace.store.run_files import FileEntry, LocalFiles, RunFiles
 
 
 class MemoryFiles(RunFiles):
@@ -88,3 +89,14 @@ def test_damage_is_noticed_without_a_directory(run):
     del files.files["run.json"]
     with pytest.raises(RunNotFoundError, match=r"without run\.json"):
         open_run(files)
+
+
+def test_prefetching_fails_for_no_file(tmp_path, monkeypatch):
+    """It is only a hint: a file that is missing or not regular is reported when it is read."""
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    files = LocalFiles(tmp_path)
+    files.prefetch(["file", "missing", "folder", "pipe"])
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)  # as on macOS
+    files.prefetch(["file", "missing"])

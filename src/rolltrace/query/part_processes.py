@@ -194,8 +194,9 @@ def _build(
 ) -> bytes:
     """In a worker process: make a part of some segments, up to `limits`; returns a `_Built`, encoded."""
     gc.disable()  # nothing here has cycles, and looking for them takes long
-    reader, errors = RunReader(run), list[ReadError]()
-    cursor = Cursor(run, FOLDER_OF_KIND[kinds[0]], errors.append, limits=limits, segments=segments)
+    reader, errors, folder = RunReader(run), list[ReadError](), FOLDER_OF_KIND[kinds[0]]
+    run.prefetch(f"{folder}/{entry.file_name}" for entry in segments)
+    cursor = Cursor(run, folder, errors.append, limits=limits, segments=segments)
     private = Path(path)
     builder = PartBuilder(kinds, _worker_connection(private.parent), errors, reader.decode_score)
     for location, line in cursor.read():

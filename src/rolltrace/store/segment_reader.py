@@ -104,6 +104,11 @@ class SegmentEntry(NamedTuple):
     changed: int
     """When the file was last written to, in ns; a compressed one, when it was compressed."""
 
+    @property
+    def file_name(self) -> str:
+        """Its name with a suffix."""
+        return f"{self.stem}{COMPRESSED_SUFFIX if self.is_compressed else PLAIN_SUFFIX}"
+
 
 class SegmentListing(NamedTuple):
     """The segments of a folder."""
