@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from file_reads import FileReads
 os.environ.setdefault("ROLLTRACE_WORKERS", "1")
 # Derived files are signed with a key of the tests', so that none is made in the user's configuration.
 os.environ["ROLLTRACE_CACHE_KEY"] = "tests"
+# A shell lets what it starts in the background ignore these signals, and then so would the processes that tests interrupt.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # A slow machine is no failure: neither a deadline per example nor the speed of drawing them is asserted.
 settings.register_profile("slow", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
