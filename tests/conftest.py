@@ -16,7 +16,7 @@ from file_reads import FileReads
 os.environ.setdefault("ROLLTRACE_WORKERS", "1")
 # Derived files are signed with a key of the tests', so that none is made in the user's configuration.
 os.environ["ROLLTRACE_CACHE_KEY"] = "tests"
-# A shell lets what it starts in the background ignore these signals, and then so would the processes that tests interrupt.
+# A shell lets what it starts in the background ignore these signals, and so would the processes that tests interrupt.
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
