@@ -96,7 +96,10 @@ def test_prefetching_fails_for_no_file(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"data")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    files = LocalFiles(tmp_path)
+    files, lengths = LocalFiles(tmp_path), []
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: lengths.append(os.fstat(file).st_size), raising=False)
+    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
     files.prefetch(["file", "missing", "folder", "pipe"])
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)  # as on macOS
+    monkeypatch.delattr(os, "posix_fadvise")  # as on macOS
     files.prefetch(["file", "missing"])
+    assert lengths == [4], "of the regular file alone"

@@ -77,7 +77,7 @@ class RepeatedSlots:
         self._distinct = distinct
         self._searched: list[Path] = []
         self.parts: list[ParquetPart] = []
-        """A table of the hashes of such slots, and perhaps others; an empty list if there are none."""
+        """One table with the hashes of these slots, which another slot may share; an empty list if there are none."""
 
     def update(self, parts: Sequence[ParquetPart]) -> None:
         """Search these parts, unless they are those of the last time."""

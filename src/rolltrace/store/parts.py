@@ -202,7 +202,7 @@ def segment_sizes(folder: str, segments: Iterable[SegmentEntry]) -> dict[str, in
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
     """Move a private part atomically to a cache of its run, or copy it if that is on another file system.
 
-    It is not synced: what a power loss leaves of it has other checksums, and is not used.
+    It is not synced: after a power loss its files may be incomplete, and then their checksums differ.
     """
     name = f"part-{part.info.kind}-{new_id()}"
     remove_abandoned_files(make_cache_folder(cache), _UNFINISHED)
