@@ -1,5 +1,6 @@
 """The cost of a statement: only what it needs is read, once, within its bounds, and unused resources are freed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from rolltrace.query.compact import compact
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
+from rolltrace.store.run_files import LocalFiles
 from rolltrace.trace.score import GroupKey
 
 COUNT = "select count(*) from rollouts"
@@ -115,6 +117,25 @@ def test_new_lines_are_read_when_the_revision_changes(path, opened, monkeypatch)
     for file in path.glob("cache/part-*/rollouts.parquet"):
         file.unlink()
     assert run.sql(COUNT).fetchall() == [(3,)]
+
+
+def test_ledgers_that_could_not_be_read_are_read_again(path, run, monkeypatch):
+    """They decide which sessions count, so what could be read of them is not kept."""
+    real = LocalFiles.open
+
+    def fail(files, name):
+        if name.startswith("ledger"):
+            raise OSError(errno.ESTALE, "gone for now")
+        return real(files, name)
+
+    with create_run(path, join=True, continues=()) as writer:
+        write(writer, group="other")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "open", fail)
+        run.sql("from rollouts").fetchall()
+        assert {problem.message for problem in run.problems} == {"gone for now"}
+    run.sql("from rollouts").fetchall()
+    assert run.problems == ()
 
 
 def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):

@@ -1,5 +1,6 @@
-"""The cursor over a folder of segments: every valid line once, and every problem once."""
+"""The cursor over a folder of segments: every valid line once, and every problem while it lasts."""
 
+import errno
 import os
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rolltrace.store import segment_reader
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import Cursor, LineLocation
-from rolltrace.store.read_errors import MAX_PER_FILE, ReadError, ReadErrors
+from rolltrace.store.read_errors import MAX_PER_FILE, ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.segment_reader import TORN, FileBlock, split_lines
 from rolltrace.trace.codec import add_checksum
@@ -108,13 +109,13 @@ def test_segments_that_were_listed_before_are_read_without_another_listing(run, 
 
 
 def test_torn_line_is_reported_until_it_is_whole(run):
-    """An incomplete last line is reported once, is not covered, and is no problem once it is complete."""
+    """An incomplete last line is one problem, is not covered, and is no problem once it is complete."""
     segment(run).write_bytes(A + B[:10])
     reading = Reading(run)
     assert reading.read() == [A]
     segment(run).write_bytes(A + B[:20])
     assert reading.read() == []
-    assert [(problem.offset, problem.is_transient) for problem in reading.reported] == [(len(A), True)]
+    assert [problem.is_transient for problem in reading.problems.all()] == [True]
     assert reading.places == [(f"{FILE}.jsonl", len(A))]
     assert reading.cursor.covered == {FILE: len(A)}
     segment(run).write_bytes(A + B + C[:5])
@@ -180,7 +181,7 @@ def test_order_of_fields_is_not_relied_on(run):
     assert Reading(run).read() == [line]
 
 
-def test_strange_names_are_reported_once(run):
+def test_strange_names_are_reported(run):
     """A file that is no segment is reported and skipped; hidden names are unfinished files."""
     folder = run / "rollouts"
     segment(run).write_bytes(A)
@@ -195,7 +196,7 @@ def test_strange_names_are_reported_once(run):
     reading = Reading(run)
     assert reading.read() == [A]
     reading.read()
-    assert sorted(problem.file for problem in reading.reported) == [
+    assert sorted(problem.file for problem in reading.problems.all()) == [
         "rollouts/\\udcff\\udcfe.jsonl",
         "rollouts/device-000000.jsonl", "rollouts/folder-000000.jsonl", "rollouts/loop-000000.jsonl",
         "rollouts/notes.txt", "rollouts/nowhere-000000.jsonl", "rollouts/pipe-000000.jsonl",
@@ -210,11 +211,11 @@ def test_link_to_a_segment_is_read(run, tmp_path):
 
 
 def test_missing_folder_is_a_problem_until_it_is_there(run):
-    """A folder that cannot be listed is reported once; once it exists, there is no problem."""
+    """A folder that cannot be listed is one problem; once it exists, there is none."""
     (run / "rollouts").rmdir()
     reading = Reading(run)
     assert reading.read() == reading.read() == []
-    assert [problem.file for problem in reading.reported] == ["rollouts"]
+    assert [problem.file for problem in reading.problems.all()] == ["rollouts"]
     (run / "rollouts").mkdir()
     segment(run).write_bytes(A)
     assert reading.read() == [A]
@@ -232,7 +233,6 @@ def test_missing_segment_is_named(run):
     reading.read()
     reading.read()
     assert reading.places == [("rollouts/s-000001.jsonl", None), ("rollouts/s-000003.jsonl", None)]
-    assert len(reading.reported) == 2
 
 
 def test_file_that_a_listing_missed_is_listed_again(run, monkeypatch):
@@ -282,6 +282,40 @@ def test_long_line_is_read(run):
     assert Reading(run).read() == [A, line, B]
     compress_segment(segment(run))
     assert Reading(run).read() == [A, line, B]
+
+
+@pytest.mark.parametrize("failing", ["list_files", "open"])
+def test_every_failure_to_read_is_reported_until_reading_succeeds(run, monkeypatch, failing):
+    """Also one that comes back, at the same place, after it had gone away."""
+
+    def fail(*_):
+        raise OSError(errno.ESTALE, "gone for now")
+
+    segment(run).write_bytes(A)
+    reading = Reading(run)
+    for line in (A, B, C):
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFiles, failing, fail)
+            assert reading.read() == []
+            assert [problem.message for problem in reading.problems.all()] == ["gone for now"]
+            assert reading.problems.is_incomplete
+        assert reading.read() == [line]
+        assert reading.problems.all() == ()
+        assert not reading.problems.is_incomplete
+        with segment(run).open("ab") as file:
+            file.write(B if line == A else C)
+
+
+def test_a_failure_of_another_reader_is_gone_when_the_file_was_read(run):
+    """A cursor that has read all of a file says so at every read."""
+    segment(run).write_bytes(A)
+    reading = Reading(run)
+    assert reading.read() == [A]
+    reading.problems.report(
+        ReadError(f"{FILE}.jsonl", 0, "gone for now", is_transient=True, kind=ReadErrorKind.UNREADABLE)
+    )
+    assert reading.read() == []
+    assert not reading.problems.is_incomplete
 
 
 def test_problems_per_file_are_bounded(run):

@@ -218,6 +218,35 @@ def test_faults_of_the_network_change_no_answer(store, tmp_path, fault):
         assert len(list(run.rollouts())) == 20
 
 
+def test_an_answer_that_breaks_off_is_requested_again(store, tmp_path):
+    """Also that to a listing, which the client itself does not retry."""
+    record(tmp_path / "one", 1)
+    files = ObjectFiles(store.upload(tmp_path / "one", "broken/one"))
+    names = [file.name for file in files.list_files("rollouts")]
+    object_files.forget_connections()
+    store.requests.clear()
+    store.fault = lambda method, path, number: "partial" if number < 3 else ""
+    assert [file.name for file in files.list_files("rollouts")] == names
+    assert len(store.requests) == 4
+
+
+@pytest.mark.parametrize("fault", ["500", "lost", "partial"])
+def test_lines_that_the_store_could_not_give_are_read_later(store, tmp_path, monkeypatch, fault):
+    """An outage in the middle of reading is a problem while it lasts, and not a loss."""
+    monkeypatch.setattr(object_files, "_RETRIES", {**object_files._RETRIES, "max_retries": 1})
+    object_files.forget_connections()
+    record(tmp_path / "one", 8)
+    address = store.upload(tmp_path / "one", f"interrupted/{fault}")
+    with open_run(address) as run:
+        store.fault = lambda method, path, number: fault if "/rollouts/" in path else ""
+        for _ in range(2):
+            assert run.sql("select count(*) from rollouts").fetchall() == [(0,)]
+            assert any(problem.is_retryable for problem in run.problems)
+        store.fault = lambda method, path, number: ""
+        assert run.sql("select count(*) from rollouts").fetchall() == [(8,)]
+        assert run.problems == ()
+
+
 def test_errors_of_the_store_are_clear(store, tmp_path, monkeypatch):
     """A missing run, bucket or permission, and an unreachable server, each give one clear error soon."""
     with pytest.raises(RunNotFoundError, match=rf"Expected a run at s3://{BUCKET}/nothing, .* got nothing"):

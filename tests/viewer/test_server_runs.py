@@ -1,5 +1,6 @@
 """Runs appear, grow, are damaged and disappear while they are served, under any name."""
 
+import errno
 import json
 import os
 import shutil
@@ -7,6 +8,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ import rolltrace
 from answers import score, write
 from asking import answer, ask, post
 from rolltrace.errors import RunNotFoundError
-from rolltrace.query import part_processes
+from rolltrace.query import part_processes, run_listing
 from rolltrace.store.create import create_run
+from rolltrace.store.run_files import LocalFiles
 from rolltrace.viewer import open_runs, run_list
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import LruCache, OpenRuns
@@ -172,6 +176,128 @@ def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
     assert "run.json" in card["problem"]
     with pytest.raises(RunNotFoundError, match=r"run\.json"):
         ask_it("rollouts", run="run")
+
+
+@pytest.fixture
+def make_fail(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets a method of files fail for some names inside a block."""
+
+    @contextmanager
+    def failing(method: str, prefix: str) -> Iterator[None]:
+        real = getattr(LocalFiles, method)
+
+        def fail(files: LocalFiles, name: str) -> Any:
+            if name.startswith(prefix):
+                raise OSError(errno.ESTALE, "gone for now")
+            return real(files, name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFiles, method, fail)
+            yield
+
+    monkeypatch.setattr(open_runs, "_RETRY_SECONDS", 0.0)
+    return failing
+
+
+def make_old(path: Path) -> None:
+    """A run of two sessions that was written long ago: six rollouts, of which two got a reward of 0.25 later."""
+    create_run(path).close()
+    for _ in range(2):
+        with create_run(path, join=True, continues=()) as writer:
+            rollout, *_ = [write(writer, index=index, group=writer.session) for index in range(3)]
+            score(writer, rollout, 0.25)
+    for file in path.rglob("*.jsonl"):
+        os.utime(file, (0, 0))
+
+
+@pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger"])
+@pytest.mark.parametrize("method", ["list_files", "open"])
+def test_a_run_that_could_not_be_read_for_a_while_is_read_again(
+    library: OpenRuns, ask_it: Any, make_fail: Any, monkeypatch: pytest.MonkeyPatch, method: str, folder: str
+):
+    """Pages report the failure, are told to ask again, and then have every number; wrong numbers are not stored."""
+    monkeypatch.setattr(run_listing, "MIN_STORED_BYTES", 0)
+    make_old(library.folder.path / "one")
+
+    def look() -> Any:
+        rows = ask_it("rollouts", run="one", sort="id")
+        [entry] = ask_it("runs")["runs"]
+        rewards = [(row["id"], row["reward"]) for row in rows["rows"]]
+        return rewards, rows["total"], entry["mean_reward"], ask_it("run", run="one")["ledger"]["recorded"]
+
+    with make_fail(method, folder):
+        revisions, wrong = ask_it("revisions"), look()
+        assert any("gone for now" in problem for problem in ask_it("damage", run="one")["problems"])
+    assert ask_it("revisions") != revisions
+    right = look()
+    assert right[1:] == (6, 0.75, 6)
+    assert wrong != right
+    assert ask_it("damage", run="one")["problems"] == []
+    with closing(OpenRuns(library.folder.path)) as other:
+        assert asker(other)("runs")["runs"][0]["mean_reward"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("list_files", "rollouts"),
+        ("list_files", "ledger"),
+        ("open", "rollouts"),
+        ("open", "ledger"),
+        ("open", "run.json"),
+    ],
+)
+def test_the_list_of_runs_asks_again_for_a_run_that_could_not_be_read(
+    library: OpenRuns, ask_it: Any, make_fail: Any, method: str, name: str
+):
+    """Also if no page of the run is open."""
+    make_old(library.folder.path / "one")
+    with make_fail(method, name):
+        revisions = ask_it("revisions")
+        [wrong] = ask_it("runs")["runs"]
+    assert ask_it("revisions") != revisions
+    [right] = ask_it("runs")["runs"]
+    assert (right["recorded"], right["mean_reward"], right["problem"]) == (6, 0.75, None)
+    assert right != wrong
+
+
+def test_the_list_of_runs_asks_again_for_a_small_run(library: OpenRuns, ask_it: Any, make_fail: Any):
+    """Its numbers come from its lines, and its state from its ledger."""
+    make(library.folder.path / "one")
+    with make_fail("open", "ledger"):
+        revisions = ask_it("revisions")
+        assert [run["state"] for run in ask_it("runs")["runs"]] == ["unknown"]
+    assert ask_it("revisions") != revisions
+    assert [run["state"] for run in ask_it("runs")["runs"]] == ["complete"]
+
+
+def test_folders_that_could_not_be_listed_are_listed_again_at_once(library: OpenRuns, ask_it: Any, make_fail: Any):
+    """A run whose files are unknown is not taken for one that is no longer written to."""
+    make_old(library.folder.path / "one")
+    with make_fail("list_files", ""):
+        revisions = ask_it("revisions")
+    assert ask_it("revisions") != revisions
+
+
+def test_an_unreadable_run_is_read_again_ever_more_rarely(
+    library: OpenRuns, ask_it: Any, make_fail: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A file that can never be read does not keep the viewer busy."""
+    monkeypatch.setattr(open_runs, "_RETRY_SECONDS", 1.0)
+    make_old(library.folder.path / "one")
+    clock = 1_000.0
+    monkeypatch.setattr(open_runs.time, "monotonic", lambda: clock)
+    changed = [clock]
+    revisions = None
+    with make_fail("open", "rollouts"):
+        for _ in range(240):
+            ask_it("rollouts", run="one")
+            revisions, before = ask_it("revisions"), revisions
+            if revisions != before:
+                changed.append(clock)
+            clock += 1.0
+    pauses = [after - before for before, after in pairwise(changed)]
+    assert pauses == [0, 1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30], pauses
 
 
 def test_damage_is_reported_in_every_answer(library: OpenRuns):

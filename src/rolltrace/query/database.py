@@ -337,7 +337,8 @@ class _SessionCache:
         """The last ledger of each session."""
         stamp = self._reader.files.existing(LEDGER)
         if stamp != self._stamp:
-            self._stamp, self._ledgers = stamp, tuple(self._reader.ledgers().values())
+            self._ledgers = tuple(self._reader.ledgers().values())
+            self._stamp = None if self._reader.errors.is_incomplete else stamp
         return self._ledgers
 
     def _rollout_times(self, parts: Sequence[ParquetPart], sessions: set[str]) -> list[RolloutTime]:

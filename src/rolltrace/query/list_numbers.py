@@ -16,7 +16,8 @@ from rolltrace.store.cache_key import cache_folders, publish_signed, read_signed
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.object_files import files_of
-from rolltrace.store.read_errors import ReadError
+from rolltrace.store.read_errors import ReadError, ReadErrorKind
+from rolltrace.store.run_files import FileEntry
 
 NUMBERS_FILE = "list.msgpack"
 """The name of the file in a run's `cache/` in which its numbers are stored."""
@@ -48,6 +49,8 @@ class ListNumbers(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """The first read errors."""
     problem_count: int
+    is_incomplete: bool = False
+    """Whether something could not be read and may be readable by now: then they are not stored."""
 
 
 class FileStamp(NamedTuple):
@@ -60,7 +63,7 @@ class FileStamp(NamedTuple):
     bytes: int
     """The size of its rollouts."""
     changed_at: float
-    """The newest time of a file."""
+    """The newest time of a file; now, if a folder could not be listed."""
 
 
 def stamp_files(run: Path) -> FileStamp:
@@ -68,7 +71,13 @@ def stamp_files(run: Path) -> FileStamp:
     data, everything = hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
     newest, size = 0, 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
-        files = files_of(run).existing(folder)
+        try:
+            files = files_of(run).list_files(folder)
+        except FileNotFoundError:
+            files = []
+        except OSError as error:
+            files = [FileEntry(f"{error.strerror or error}", 0)]
+            newest = time.time_ns()  # it may be readable soon
         for entry in files:
             text = f"{folder}/{entry.name}:{entry.size}:{entry.changed}{entry.tag};"
             file = text.encode("utf-8", "surrogateescape")
@@ -110,6 +119,7 @@ def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequen
         sparkline=sparkline(curve),
         problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
         problem_count=len(problems),
+        is_incomplete=any(problem.kind is ReadErrorKind.UNREADABLE for problem in problems),
     )
 
 
@@ -124,7 +134,7 @@ def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | Non
             if stored.stamp == stamp.files:
                 return stored.numbers
     numbers = compute()
-    if numbers is not None and abs(time.time() - stamp.changed_at) > _SETTLED_SECONDS:
+    if numbers is not None and not numbers.is_incomplete and abs(time.time() - stamp.changed_at) > _SETTLED_SECONDS:
         data = msgspec.msgpack.encode(_StoredNumbers(stamp.files, numbers))
         for folder in folders:
             try:

@@ -129,6 +129,11 @@ class Run:
         return tuple(errors)
 
     @property
+    def is_incomplete(self) -> bool:
+        """Whether something could not be read when it was last tried, and may be readable by now."""
+        return any(reader.errors.is_incomplete for reader in self._readers)
+
+    @property
     def coverage(self) -> float:
         """Which part of the run the last statement was about, from 0 to 1: all of it, unless opened with `partial`."""
         if self._database_or_none is None:

@@ -49,12 +49,12 @@ class LineLocation(NamedTuple):
 class Cursor:
     """A position in a folder of segments up to which everything was read.
 
-    `covered` has, by file, how many bytes were read; `read` advances it. Lines that are damaged, torn or of a newer
-    version are skipped and reported, once. A torn line may be one that is being written, and a file may be readable
-    again, so `on_read` is called with each file and the offset up to which it was read, when it was opened and when it
-    was read. It skips files for which `reads` is false, and what is beyond the `limits`, by file, if there are any.
-    Compressed segments do not grow: those whose file has the size in `finished` are not opened again. With `segments`,
-    it reads these, and neither lists the folder nor looks for missing ones.
+    `covered` has, by file, how many bytes were read; `read` advances it. Lines that are damaged or of a newer version
+    are skipped and reported, once. What may go away, such as a line that is being written or a file that cannot be read
+    now, is reported by every `read` that meets it; `on_read` is called with each file and the offset up to which it was
+    read, so that earlier reports can be removed. It skips files for which `reads` is false, and what is beyond the
+    `limits`, by file, if there are any. Compressed segments do not grow: those whose file has the size in `finished`
+    are not opened again. With `segments`, it reads these, and neither lists the folder nor looks for missing ones.
     """
 
     def __init__(
@@ -109,7 +109,10 @@ class Cursor:
         for name in listing.segments if order is None else order(list(listing.segments)):
             file, entry = f"{self._folder}/{name}", listing.segments[name]
             size = (self.finished if entry.is_compressed else self.covered).get(file)
-            if size == entry.size or not self._reads(file):
+            if size == entry.size:
+                self._on_read(file, self.covered.get(file, 0))
+                continue
+            if not self._reads(file):
                 continue
             if entry.is_compressed and size is not None:
                 message = f"Expected a file of {size} bytes, got {entry.size}: it was truncated or replaced."
@@ -269,8 +272,8 @@ class Cursor:
         self._report_once(ReadError(shown, offset, _reason(error), is_transient=is_transient, kind=kind))
 
     def _report_once(self, error: ReadError) -> None:
-        """Report an error once, although every read meets it."""
-        if error.place not in self._reported:
+        """Report an error once, although every read meets it, unless it may go away and come back."""
+        if error.is_transient or error.place not in self._reported:
             self._reported.add(error.place)
             self._report(error)
 

@@ -39,6 +39,8 @@ _RETRIES: Any = {
     "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
+_LISTING_RETRIES = 5
+_BROKEN_OFF = "response body error"
 _ACCESS = "check the credentials and what they allow"
 _REASONS = (
     ("NoSuchBucket", "there is no such bucket"),
@@ -82,15 +84,25 @@ class ObjectFiles(RunFiles):
             return known
         began = time.monotonic()
         with self._explain(folder):
-            found = _client().list_with_delimiter(self._store, self._key(folder) or None)
+            found = self._request_listing(folder)
         listing = Listing(
             sorted(one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"]),
             sorted(map(_entry, found["objects"])),
         )
         if len(_listings) >= _MAX_LISTINGS:
             _listings.clear()
-        _listings[place] = began, listing
+        if began >= _listings.get(place, (0.0,))[0]:  # or another thread has a newer one
+            _listings[place] = began, listing
         return listing
+
+    def _request_listing(self, folder: str, retries: int = _LISTING_RETRIES) -> Any:
+        """List a folder. The client itself does not retry if the connection ends in the middle of the answer."""
+        try:
+            return _client().list_with_delimiter(self._store, self._key(folder) or None)
+        except _client().exceptions.GenericError as error:
+            if not retries or _BROKEN_OFF not in str(error):
+                raise
+        return self._request_listing(folder, retries - 1)
 
     def size(self, name: str) -> int:
         """The size of a file now, or when its folder was last listed, if that was just now."""
@@ -155,14 +167,14 @@ class ObjectFiles(RunFiles):
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise OSError(errno.EIO, f"there is no bucket {self.path.bucket}", place) from error
+                raise OSError(errno.ENXIO, f"there is no bucket {self.path.bucket}", place) from error
             raise FileNotFoundError(errno.ENOENT, "there is no such object", place) from error
         except FileExistsError:
             raise
         except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
             raise PermissionError(errno.EACCES, f"access is denied: {_ACCESS}", place) from error
-        except (errors.BaseError, ValueError) as error:
-            raise OSError(errno.EIO, _reason(str(error), self.path.bucket), place) from error
+        except (errors.BaseError, ValueError) as error:  # not `EIO`, which stands for damage to a disk
+            raise OSError(errno.ECONNABORTED, _reason(str(error), self.path.bucket), place) from error
 
 
 def _entry(found: Any) -> FileEntry:

@@ -57,6 +57,11 @@ class ReadError(msgspec.Struct, frozen=True):
     kind: ReadErrorKind = ReadErrorKind.DAMAGED
 
     @property
+    def is_retryable(self) -> bool:
+        """Whether the system could not read it just now: what was read meanwhile must not be taken for everything."""
+        return self.is_transient and self.kind is ReadErrorKind.UNREADABLE
+
+    @property
     def place(self) -> tuple[str, int | str]:
         """Equal for two errors at one place; those of a whole file differ by their message."""
         return strip_extension(self.file), self.message if self.offset is None else self.offset
@@ -70,8 +75,9 @@ class ReadErrors:
 
     def __init__(self) -> None:
         self._errors: dict[tuple[str, int | str], ReadError] = {}
-        self._transient: set[str] = set()
-        """The files that have transient errors."""
+        self._transient: dict[str, list[ReadError]] = {}
+        """By file, those that may go away."""
+        self._retryable: set[tuple[str, int | str]] = set()
         self._counts: Counter[str] = Counter()
 
     def report(self, error: ReadError) -> None:
@@ -86,16 +92,24 @@ class ReadErrors:
             error = ReadError(error.file, error.offset, message, kind=error.kind)
         self._errors[file, place] = error
         if error.is_transient:
-            self._transient.add(file)
+            self._transient.setdefault(file, []).append(error)
+        if error.is_retryable:
+            self._retryable.add(error.place)
 
     def clear_transient(self, file: str, end: int) -> None:
         """Remove the transient errors of a file that was read up to this byte."""
-        if file in self._transient:
-            own = [error for error in self._errors.values() if error.is_transient and error.place[0] == file]
-            for error in own:
-                if error.offset is None or error.offset < end:
-                    del self._errors[error.place]
+        for error in self._transient.pop(file, ()):
+            if error.offset is None or error.offset <= end:
+                if self._errors.pop(error.place, None) is not None:  # or another thread removed it
                     self._counts[file] -= 1
+                self._retryable.discard(error.place)
+            else:
+                self._transient.setdefault(file, []).append(error)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether something could not be read when it was last tried, and may be readable by now."""
+        return bool(self._retryable)
 
     def all(self) -> tuple[ReadError, ...]:
         """All errors."""

@@ -12,7 +12,7 @@ from rolltrace.store.id_index import IdIndex, record_id
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, LedgerName, RunInfo, read_info
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.object_files import files_of
-from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
+from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import open_segment
 from rolltrace.trace.codec import decode_rollout, decode_score
@@ -150,7 +150,7 @@ class RunReader:
     def _not_found(self, rollout: str) -> RolltraceError:
         """The error for an id that no line has; it says so if the line may be in a place that cannot be read."""
         own = [error for error in self.read_errors if error.file.startswith(f"{ROLLOUTS}/")]
-        if unreadable := [error for error in own if error.is_transient and error.kind is ReadErrorKind.UNREADABLE]:
+        if unreadable := [error for error in own if error.is_retryable]:
             return StorageError(f"Cannot read {unreadable[0]}. The data may still be intact; retry.")
         hint = f", but {len(own)} of its places cannot be read: `rolltrace check` lists them" if own else ""
         return UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{hint}.")

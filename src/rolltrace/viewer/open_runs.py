@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import os
 import random
 import threading
@@ -36,6 +37,9 @@ _SCAN_SECONDS = 0.008
 """A scan that takes longer is repeated less often, so that scans take 2 % of a core at most."""
 _RECHECK_SECONDS = 20.0
 """How long the files of a run that is not being written to are not looked at, if its directories have not changed."""
+_RETRY_SECONDS = 1.0
+"""When a run that could not be read is read again; twice as long after each time, up to `_MAX_RETRY_SECONDS`."""
+_MAX_RETRY_SECONDS = 30.0
 
 MAX_WEIGHT = 8
 """How many runs may be open at once; a large one counts as four."""
@@ -97,7 +101,10 @@ class RunStamp(NamedTuple):
     identity: str
     """Changes if another run is put at the same path."""
     data: str
-    """Changes with rollouts and scores and, if there are several sessions, with ledgers: they decide which count."""
+    """Changes with rollouts and scores and, if there are several sessions, with ledgers: they decide which count.
+
+    It also changes when the run is to be read again because something of it could not be read.
+    """
     revision: str
     """Changes with all of these, with ledgers, and when the run is no longer written to."""
     bytes: int
@@ -122,7 +129,17 @@ class _Scanned(NamedTuple):
     run: FoundRun
     folders: tuple[int, ...]
     """When its directory and those of its files were last changed, in ns."""
+    retries: int
     recheck_at: float
+
+
+class _Retry(NamedTuple):
+    """When a run that could not be read is to be read again."""
+
+    number: int
+    """Of this retry, part of the stamp from then on."""
+    at: float
+    pause: float
 
 
 class RunFolder:
@@ -135,6 +152,7 @@ class RunFolder:
         self._scanned: dict[str, _Scanned] = {}
         self._runs: dict[str, FoundRun] = {}
         self._next_scan = 0.0
+        self._retries: dict[Path, _Retry] = {}
 
     def runs(self) -> dict[str, FoundRun]:
         """The runs, by key."""
@@ -145,6 +163,21 @@ class RunFolder:
                 pause = RESCAN_SECONDS * max(1.0, (time.thread_time() - before) / _SCAN_SECONDS)
                 self._next_scan = time.monotonic() + pause
             return self._runs
+
+    def retry_later(self, run: Path) -> None:
+        """Let the stamp of a run that could not be read change some seconds from now, so that it is read again."""
+        now = time.monotonic()
+        with self._lock:
+            last = self._retries.get(run, _Retry(0, -math.inf, 0.0))
+            if now >= last.at:
+                is_new = now - last.at > 2 * _MAX_RETRY_SECONDS
+                pause = _RETRY_SECONDS if is_new else min(2 * last.pause, _MAX_RETRY_SECONDS)
+                self._retries[run] = _Retry(last.number + 1, now + pause, pause)
+
+    def _retries_by(self, run: Path, now: float) -> int:
+        """How often a run was to be read again by now."""
+        last = self._retries.get(run)
+        return 0 if last is None else last.number - (now < last.at)
 
     def _try_scan(self) -> None:
         """Scan; if an object store does not answer, what was found before stays."""
@@ -160,9 +193,12 @@ class RunFolder:
         for run, changed in self._finder.find().items():
             path = as_path(run) if (known := self._scanned.get(run)) is None else known.run.path
             folders = (changed, *(_changed_at(f"{run}/{folder}") for folder in (ROLLOUTS, SCORES, LEDGER)))
+            retries = self._retries_by(path, now)
             # A run that is not being written to changes only if a session begins, which adds a file.
-            if known is None or known.run.stamp.is_recent or known.folders != folders or now >= known.recheck_at:
-                known = _Scanned(FoundRun(path, _stamp(path)), folders, now + _RECHECK_SECONDS * (1 + random.random()))  # noqa: S311
+            is_same = known is not None and known.folders == folders and known.retries == retries
+            if known is None or not is_same or known.run.stamp.is_recent or now >= known.recheck_at:
+                recheck_at = now + _RECHECK_SECONDS * (1 + random.random())  # noqa: S311
+                known = _Scanned(FoundRun(path, _stamp(path, retries)), folders, retries, recheck_at)
             scanned[run] = known
         self._scanned = scanned
         runs: dict[str, FoundRun] = {}
@@ -182,11 +218,12 @@ class RunFolder:
         return os.fsencode(relative.as_posix()).decode("utf-8", "backslashreplace")
 
 
-def _stamp(run: Path) -> RunStamp:
+def _stamp(run: Path, retries: int) -> RunStamp:
     identity, files = _identity(run), stamp_files(run)
+    prefix = f"{retries or ''}{identity[:8]}"
     is_recent = abs(time.time() - files.changed_at) < LIVE_SECONDS
-    revision = f"{identity[:8]}{files.files}{'+' if is_recent else ''}"
-    return RunStamp(identity, f"{identity[:8]}{files.data}", revision, files.bytes)
+    revision = f"{prefix}{files.files}{'+' if is_recent else ''}"
+    return RunStamp(identity, f"{prefix}{files.data}", revision, files.bytes)
 
 
 def _changed_at(folder: str) -> int:
@@ -339,6 +376,8 @@ class OpenRuns:
             self._release(run)
 
     def _release(self, run: OpenRun) -> None:
+        if run.run.is_incomplete:
+            self.folder.retry_later(run.path)
         with self._lock:
             run.users -= 1
             is_unused = not run.users and self._opened.get(run.key) is not run

@@ -84,10 +84,14 @@ class RunList:
             found = numbers.get(reader, ledgers, lambda _: self._tables(key))
             listed = describe_run(reader, path, ledgers, found)
         except (RolltraceError, OSError) as error:
+            if isinstance(error, OSError):
+                self._library.folder.retry_later(path)
             return _unreadable(key, path, f"{type(error).__name__}: {error}")
         except Exception as error:
             _logger.exception("The run %r cannot be read.", key)  # and the others can
             return _unreadable(key, path, type(error).__name__)
+        if reader.errors.is_incomplete:
+            self._library.folder.retry_later(path)
         return _entry(key, listed, found, is_pending=numbers.refused > refused)
 
     @contextmanager
