@@ -14,15 +14,16 @@ import duckdb
 import pytest
 
 from answers import score, write
-from rolltrace.errors import InputError, QueryTimeoutError
+from rolltrace.errors import InputError, QueryTimeoutError, StorageError
 from rolltrace.query import late_rewards
 from rolltrace.query import part_writer as build
 from rolltrace.query import run_tables as state
 from rolltrace.query.compact import compact
 from rolltrace.query.duckdb_engine import QueryDeadline
+from rolltrace.query.list_numbers import query_list_numbers
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
-from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.run_files import LocalFile, LocalFiles
 from rolltrace.trace.score import GroupKey
 
 COUNT = "select count(*) from rollouts"
@@ -119,23 +120,99 @@ def test_new_lines_are_read_when_the_revision_changes(path, opened, monkeypatch)
     assert run.sql(COUNT).fetchall() == [(3,)]
 
 
-def test_ledgers_that_could_not_be_read_are_read_again(path, run, monkeypatch):
-    """They decide which sessions count, so what could be read of them is not kept."""
-    real = LocalFiles.open
+@pytest.fixture
+def fail_open(monkeypatch):
+    """Lets files with a prefix fail to open; returns the names of all that are opened."""
+    real, opened, failing = LocalFiles.open, [], []
 
-    def fail(files, name):
-        if name.startswith("ledger"):
+    def open_or_fail(files, name):
+        opened.append(name)
+        if name.startswith(tuple(failing)):
             raise OSError(errno.ESTALE, "gone for now")
         return real(files, name)
 
+    def start(prefix):
+        failing[:] = [prefix] if prefix else []
+        opened.clear()
+        return opened
+
+    monkeypatch.setattr(LocalFiles, "open", open_or_fail)
+    return start
+
+
+@pytest.fixture
+def two_sessions(path, run):
+    """The same run with a rollout of another session."""
     with create_run(path, join=True, continues=()) as writer:
         write(writer, group="other")
+    return run
+
+
+def test_ledgers_that_could_not_be_read_are_read_again(two_sessions, fail_open):
+    """They decide which sessions count, so what could be read of them is not kept."""
+    fail_open("ledger")
+    two_sessions.sql("from rollouts").fetchall()
+    assert {problem.message for problem in two_sessions.problems} == {"gone for now"}
+    fail_open("")
+    two_sessions.sql("from rollouts").fetchall()
+    assert two_sessions.problems == ()
+
+
+def test_ledgers_are_not_read_again_because_of_other_files(path, two_sessions, fail_open):
+    """A segment that can never be read costs one more try in each statement."""
+    bad = f"rollouts/{min((path / 'rollouts').iterdir()).name}"
+    fail_open(bad)
+    two_sessions.sql("from rollouts").fetchall()
+    opened = fail_open(bad)
+    two_sessions.sql("from rollouts").fetchall()
+    assert opened[0] == bad
+    assert not any(name.startswith("ledger") for name in opened)
+
+
+def test_numbers_of_incomplete_tables_are_queried_again(run, fail_open):
+    """Also if the problem is no longer known, because another reader could read the file."""
+    run.revision = lambda: "same"
+    fail_open("rollouts")
+    assert run.sql(COUNT).fetchall() == [(0,)]
+    fail_open("")
+    run.clear_failures()
+    numbers = query_list_numbers(run)
+    assert (numbers.totals.rollouts, numbers.is_incomplete) == (3, False)
+
+
+def test_numbers_without_bytes_that_a_disk_cannot_read_are_incomplete(run, monkeypatch):
+    """The bytes are not tried again by this reader, and may be readable by another one."""
+
+    def fail(*_):
+        raise OSError(errno.EIO, "broken sector")
+
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFiles, "open", fail)
-        run.sql("from rollouts").fetchall()
-        assert {problem.message for problem in run.problems} == {"gone for now"}
-    run.sql("from rollouts").fetchall()
-    assert run.problems == ()
+        patch.setattr(LocalFile, "read", fail)
+        assert run.sql(COUNT).fetchall() == [(0,)]
+    assert query_list_numbers(run).is_incomplete
+
+
+def test_scores_that_cannot_be_read_are_an_error(path, run, fail_open):
+    """They are not left out silently."""
+    with create_run(path, join=True, continues=()) as writer:
+        score(writer, write(writer), 0.5)
+    assert len(list(run.scores())) == 1
+    fail_open("scores")
+    with pytest.raises(StorageError, match="gone for now"):
+        list(run.scores())
+
+
+def test_a_rollout_is_not_said_to_be_missing_while_nothing_can_be_read(path, run, monkeypatch):
+    """An id that cannot be looked for is an error of the storage."""
+    [(rollout,)] = run.sql("select min(id) from rollouts").fetchall()
+
+    def fail(*_):
+        raise OSError(errno.ESTALE, "gone for now")
+
+    with monkeypatch.context() as patch, open_run(path) as other:
+        patch.setattr(LocalFiles, "list_files", fail)
+        with pytest.raises(StorageError, match="gone for now"):
+            other.get(rollout)
 
 
 def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):

@@ -12,7 +12,7 @@ from rolltrace.store import segment_reader
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import Cursor, LineLocation
 from rolltrace.store.read_errors import MAX_PER_FILE, ReadError, ReadErrorKind, ReadErrors
-from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.run_files import LocalFile, LocalFiles
 from rolltrace.store.segment_reader import TORN, FileBlock, split_lines
 from rolltrace.trace.codec import add_checksum
 from segments import make_run, segment
@@ -298,24 +298,45 @@ def test_every_failure_to_read_is_reported_until_reading_succeeds(run, monkeypat
             patch.setattr(LocalFiles, failing, fail)
             assert reading.read() == []
             assert [problem.message for problem in reading.problems.all()] == ["gone for now"]
-            assert reading.problems.is_incomplete
+        failures = reading.problems.failures
         assert reading.read() == [line]
         assert reading.problems.all() == ()
-        assert not reading.problems.is_incomplete
+        assert reading.problems.failures == failures > 0
         with segment(run).open("ab") as file:
             file.write(B if line == A else C)
 
 
-def test_a_failure_of_another_reader_is_gone_when_the_file_was_read(run):
-    """A cursor that has read all of a file says so at every read."""
-    segment(run).write_bytes(A)
+def test_a_failure_at_a_torn_line_is_reported(run, monkeypatch):
+    """Where a line was being written, the system may fail to read it later."""
+
+    def fail(*_):
+        raise OSError(errno.ESTALE, "gone for now")
+
+    segment(run).write_bytes(A + B[:10])
     reading = Reading(run)
     assert reading.read() == [A]
-    reading.problems.report(
-        ReadError(f"{FILE}.jsonl", 0, "gone for now", is_transient=True, kind=ReadErrorKind.UNREADABLE)
-    )
+    segment(run).write_bytes(A + B)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFile, "read", fail)
+        assert reading.read() == []
+        assert [problem.message for problem in reading.problems.all() if problem.is_retryable] == ["gone for now"]
+    segment(run).write_bytes(A + B[:20])
     assert reading.read() == []
-    assert not reading.problems.is_incomplete
+    assert [problem.kind for problem in reading.problems.all()] == [ReadErrorKind.TORN]
+    segment(run).write_bytes(A + B)
+    assert reading.read() == [B]
+    assert reading.problems.all() == ()
+
+
+def test_a_compressed_segment_that_was_read_up_to_a_limit_is_read_further(run):
+    """It does not count as read to its end."""
+    segment(run).write_bytes(A + B)
+    compress_segment(segment(run))
+    limits = {FILE: len(A)}
+    cursor = Cursor(LocalFiles(run), "rollouts", pytest.fail, limits=limits)
+    assert [line for _, line in cursor.read()] == [A]
+    limits[FILE] = len(A + B)
+    assert [line for _, line in cursor.read()] == [B]
 
 
 def test_problems_per_file_are_bounded(run):

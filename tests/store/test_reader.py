@@ -271,6 +271,19 @@ def test_ledger_before_unreadable_bytes_is_found(run, monkeypatch):
     assert {problem.kind for problem in reader.read_errors} == {ReadErrorKind.UNREADABLE}
 
 
+def test_a_torn_ledger_is_no_problem_when_it_is_whole(run):
+    """The line was being written."""
+    path, _ = run
+    file, line = segment(path, "s", "ledger"), ledger_line(recorded=1)
+    reader = RunReader(path)
+    file.write_bytes(line + line[:30])
+    assert reader.ledgers()["s"].recorded == 1
+    assert [problem.kind for problem in reader.read_errors] == [ReadErrorKind.TORN]
+    file.write_bytes(line + line)
+    assert reader.ledgers()["s"].recorded == 1
+    assert reader.read_errors == ()
+
+
 # Problems have a kind
 
 

@@ -1,7 +1,9 @@
 """Runs appear, grow, are damaged and disappear while they are served, under any name."""
 
 import errno
+import itertools
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -9,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ import pytest
 import rolltrace
 from answers import score, write
 from asking import answer, ask, post
-from rolltrace.errors import RunNotFoundError
+from rolltrace.errors import RunNotFoundError, StorageError
 from rolltrace.query import part_processes, run_listing
 from rolltrace.store.create import create_run
-from rolltrace.store.run_files import LocalFiles
+from rolltrace.store.run_files import LocalFile, LocalFiles
 from rolltrace.viewer import open_runs, run_list
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import LruCache, OpenRuns
@@ -180,22 +181,24 @@ def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
 
 @pytest.fixture
 def make_fail(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets a method of files fail for some names inside a block."""
+    """Lets a method of files fail for some names inside a block: always, or so many times after some calls."""
+    monkeypatch.setattr(open_runs, "_RETRY_SECONDS", 0.0)
 
     @contextmanager
-    def failing(method: str, prefix: str) -> Iterator[None]:
-        real = getattr(LocalFiles, method)
+    def failing(method: str, prefix: str, times: float = math.inf, after: int = 0) -> Iterator[None]:
+        owner = LocalFile if method == "read" else LocalFiles
+        real, calls = getattr(owner, method), itertools.count()
 
-        def fail(files: LocalFiles, name: str) -> Any:
-            if name.startswith(prefix):
+        def fail(files: Any, *arguments: Any) -> Any:
+            name = files.name if owner is LocalFile else arguments[0]
+            if name.startswith(prefix) and after <= next(calls) < after + times:
                 raise OSError(errno.ESTALE, "gone for now")
-            return real(files, name)
+            return real(files, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(LocalFiles, method, fail)
+            patch.setattr(owner, method, fail)
             yield
 
-    monkeypatch.setattr(open_runs, "_RETRY_SECONDS", 0.0)
     return failing
 
 
@@ -261,12 +264,109 @@ def test_the_list_of_runs_asks_again_for_a_run_that_could_not_be_read(
     assert right != wrong
 
 
+@pytest.mark.parametrize("times", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger"])
+@pytest.mark.parametrize("method", ["list_files", "open", "read"])
+def test_a_failure_that_ends_within_a_request_leaves_nothing_wrong(
+    library: OpenRuns, ask_it: Any, make_fail: Any, method: str, folder: str, times: int
+):
+    """An answer has the right numbers or says that something could not be read, and the next ones are right."""
+    with create_run(library.folder.path / "one") as writer:
+        rollout, *_ = [write(writer, index=index) for index in range(4)]
+        score(writer, rollout, 0.5)
+
+    def numbers() -> tuple[Any, ...]:
+        answer = ask_it("run", run="one")
+        return answer["rollouts"], answer["groups"], answer["rewards"]["mean"], answer["problem_count"]
+
+    right = (4, 1, 0.875, 0)
+    ask_it("runs")
+    with make_fail(method, folder, times):
+        shown = numbers()
+    assert shown == right or shown[-1] > 0
+    ask_it("revisions")
+    assert numbers() == right
+
+
+@pytest.mark.parametrize("times", range(1, 7))
+@pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger"])
+def test_listed_numbers_of_a_failing_moment_are_not_kept(
+    tmp_path: Path, make_fail: Any, monkeypatch: pytest.MonkeyPatch, folder: str, times: int
+):
+    """`rolltrace ls` shows the right numbers or a problem, and stores only the right ones."""
+    monkeypatch.setattr(run_listing, "MIN_STORED_BYTES", 0)
+    make_old(tmp_path / "one")
+    with make_fail("open", folder, times):
+        [shown] = run_listing.list_runs(tmp_path).runs
+    assert shown.problem_count or (shown.rollouts, shown.mean_reward, shown.recorded) == (6, 0.75, 6)
+    [later] = run_listing.list_runs(tmp_path).runs
+    assert (later.rollouts, later.mean_reward, later.recorded, later.problem_count) == (6, 0.75, 6, 0)
+
+
+def test_losses_that_only_a_ledger_shows_are_not_forgotten(
+    tmp_path: Path, make_fail: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Numbers from a moment without the ledger are not stored."""
+    monkeypatch.setattr(run_listing, "MIN_STORED_BYTES", 0)
+    make(tmp_path / "one", 6)
+    [segment] = (tmp_path / "one/rollouts").iterdir()
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:4]))
+    os.utime(segment, (0, 0))
+    os.utime(next((tmp_path / "one/ledger").iterdir()), (0, 0))
+    with make_fail("open", "ledger"):
+        [shown] = run_listing.list_runs(tmp_path).runs
+        assert (shown.rollouts, shown.problem_count) == (4, 1)
+    [later] = run_listing.list_runs(tmp_path).runs
+    assert later.problems == (f"rollouts/{segment.name[:-13]}: 6 rollouts were recorded, 4 can be read.",)
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_a_list_entry_without_numbers_is_made_again(library: OpenRuns, ask_it: Any, make_fail: Any, after: int):
+    """The tables of a run could not be opened when its numbers were needed."""
+    make_old(library.folder.path / "one")
+    with make_fail("open", "run.json", after=after):
+        ask_it("runs")
+    ask_it("revisions")
+    assert [run["mean_reward"] for run in ask_it("runs")["runs"]] == [0.75]
+
+
+def test_a_problem_of_a_lookup_is_gone_after_the_retry(library: OpenRuns, ask_it: Any, make_fail: Any):
+    """Nothing else reads the file again, because the tables have it."""
+    make_old(library.folder.path / "one")
+    [row, *_] = ask_it("rollouts", run="one")["rows"]
+    with make_fail("read", "rollouts"), pytest.raises(StorageError):
+        ask_it("rollout", run="one", id=row["id"])
+    ask_it("revisions")
+    assert ask_it("damage", run="one")["problems"] == []
+
+
+def test_a_search_without_texts_is_repeated(library: OpenRuns, ask_it: Any, make_fail: Any):
+    """Texts that could not be read are searched when they can be."""
+    make_old(library.folder.path / "one")
+    assert ask_it("rollouts", run="one")["total"] == 6
+    with make_fail("open", "rollouts"):
+        assert ask_it("search", run="one", search="1 + 1")["hits"] == 0
+    ask_it("revisions")
+    assert ask_it("search", run="one", search="1 + 1")["hits"] == 6
+    assert ask_it("damage", run="one")["problems"] == []
+
+
+def test_a_page_that_could_not_be_opened_is_asked_again(library: OpenRuns, ask_it: Any, make_fail: Any):
+    """Its revision changes, so that it asks again."""
+    make_old(library.folder.path / "one")
+    revisions = ask_it("revisions")
+    with make_fail("open", "run.json"), pytest.raises(StorageError, match="gone for now"):
+        ask_it("run", run="one")
+    assert ask_it("revisions") != revisions
+
+
 def test_the_list_of_runs_asks_again_for_a_small_run(library: OpenRuns, ask_it: Any, make_fail: Any):
     """Its numbers come from its lines, and its state from its ledger."""
     make(library.folder.path / "one")
     with make_fail("open", "ledger"):
         revisions = ask_it("revisions")
-        assert [run["state"] for run in ask_it("runs")["runs"]] == ["unknown"]
+        [run] = ask_it("runs")["runs"]
+        assert (run["state"], run["problem"]) == ("unknown", "Its files are damaged in one place: its page lists them.")
     assert ask_it("revisions") != revisions
     assert [run["state"] for run in ask_it("runs")["runs"]] == ["complete"]
 
@@ -296,7 +396,7 @@ def test_an_unreadable_run_is_read_again_ever_more_rarely(
             if revisions != before:
                 changed.append(clock)
             clock += 1.0
-    pauses = [after - before for before, after in pairwise(changed)]
+    pauses = [after - before for before, after in itertools.pairwise(changed)]
     assert pauses == [0, 1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30], pauses
 
 

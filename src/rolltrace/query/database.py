@@ -109,6 +109,11 @@ class Database:
         """Which part of the runs the tables cover, from 0 to 1."""
         return sum(run.coverage for run in self.runs) / len(self.runs)
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether something of the tables could not be read the last time."""
+        return any(run.is_incomplete for run in self.runs)
+
     def hold(self) -> None:
         """Read the tables, and let all statements from now on answer from them."""
         ledgers, deadline = self._ended_ledgers(), QueryDeadline()
@@ -337,8 +342,9 @@ class _SessionCache:
         """The last ledger of each session."""
         stamp = self._reader.files.existing(LEDGER)
         if stamp != self._stamp:
+            failures = self._reader.errors.failures
             self._ledgers = tuple(self._reader.ledgers().values())
-            self._stamp = None if self._reader.errors.is_incomplete else stamp
+            self._stamp = stamp if self._reader.errors.failures == failures else None
         return self._ledgers
 
     def _rollout_times(self, parts: Sequence[ParquetPart], sessions: set[str]) -> list[RolloutTime]:

@@ -17,7 +17,6 @@ from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.object_files import files_of
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
-from rolltrace.store.run_files import FileEntry
 
 NUMBERS_FILE = "list.msgpack"
 """The name of the file in a run's `cache/` in which its numbers are stored."""
@@ -50,7 +49,7 @@ class ListNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """The first read errors."""
     problem_count: int
     is_incomplete: bool = False
-    """Whether something could not be read and may be readable by now: then they are not stored."""
+    """Whether something could not be read: then they are not stored."""
 
 
 class FileStamp(NamedTuple):
@@ -63,21 +62,22 @@ class FileStamp(NamedTuple):
     bytes: int
     """The size of its rollouts."""
     changed_at: float
-    """The newest time of a file; now, if a folder could not be listed."""
+    """The newest time of a file."""
+    is_complete: bool
+    """Whether all folders could be listed."""
 
 
 def stamp_files(run: Path) -> FileStamp:
     """The state of a run's files now."""
     data, everything = hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
-    newest, size = 0, 0
+    newest, size, is_complete = 0, 0, True
     for folder in (ROLLOUTS, SCORES, LEDGER):
         try:
             files = files_of(run).list_files(folder)
         except FileNotFoundError:
             files = []
-        except OSError as error:
-            files = [FileEntry(f"{error.strerror or error}", 0)]
-            newest = time.time_ns()  # it may be readable soon
+        except OSError:
+            files, is_complete = [], False
         for entry in files:
             text = f"{folder}/{entry.name}:{entry.size}:{entry.changed}{entry.tag};"
             file = text.encode("utf-8", "surrogateescape")
@@ -87,7 +87,9 @@ def stamp_files(run: Path) -> FileStamp:
             if folder == ROLLOUTS:
                 size += entry.size
             newest = max(newest, entry.changed)
-    return FileStamp(data.hexdigest(), everything.hexdigest(), size, newest / 1e9)
+    data.update(b"%d" % is_complete)
+    everything.update(b"%d" % is_complete)
+    return FileStamp(data.hexdigest(), everything.hexdigest(), size, newest / 1e9, is_complete)
 
 
 class _StoredNumbers(msgspec.Struct):
@@ -106,10 +108,18 @@ def read_list_numbers(path: Path, ledgers: Collection[Ledger]) -> ListNumbers | 
 
 
 def query_list_numbers(run: Run) -> ListNumbers:
-    """The numbers of a run of any size, from its tables."""
+    """The numbers of a run of any size, from its tables; queried twice if something could not be read."""
+    numbers = _query_once(run)
+    return _query_once(run) if numbers.is_incomplete else numbers
+
+
+def _query_once(run: Run) -> ListNumbers:
+    failures = run.failures
     totals, curve = query_totals(run), run.sql(_CURVE).fetchall()
     [(failed,)] = run.sql(_FAILED).fetchall()
-    return _list_numbers(totals, failed, curve, run.problems)
+    is_incomplete = run.is_incomplete or run.failures > failures  # before `problems`, which reads again what is missing
+    numbers = _list_numbers(totals, failed, curve, run.problems)
+    return msgspec.structs.replace(numbers, is_incomplete=is_incomplete or numbers.is_incomplete)
 
 
 def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequence[ReadError]) -> ListNumbers:
@@ -126,6 +136,8 @@ def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequen
 def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | None]) -> ListNumbers | None:
     """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`."""
     stamp = stamp_files(path)
+    if not stamp.is_complete:
+        return compute()
     folders = cache_folders(path, run)
     for folder in folders:
         with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key

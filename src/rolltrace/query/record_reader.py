@@ -44,10 +44,18 @@ class LineReader:
         return self.reader.get(rollout)
 
     def score(self, score: str, location: LineLocation) -> Score | None:
-        """The score with this id at this location; None if its file was changed."""
+        """The score with this id at this location; None if its file was changed, which is reported if it is damaged.
+
+        Raises `StorageError` if the system cannot read it.
+        """
         try:
-            record = self.reader.decode_score(self.line(location))
-        except (OSError, RecordError):
+            try:
+                line = self.line(location)
+            except OSError:
+                line = self.reader.read_line(location)  # raises the error with a clear message
+            record = self.reader.decode_score(line)
+        except RecordError as error:
+            self.reader.errors.report(record_read_error(location, error))
             return None
         return record if record.id == score else None
 

@@ -120,18 +120,29 @@ class Run:
 
         If several runs were named, also runs that were left out, and the name of each file begins with its run's path.
         """
+        failed = [reader.errors.retryable() for reader in self._readers]  # also what looking for losses can read again
         losses = [] if self._database_or_none is None else self._database_or_none.find_losses()
         errors = list(self._errors.all())
         is_single = len(self._readers) == 1
         for number, reader in enumerate(self._readers):
-            found = dict.fromkeys([*reader.read_errors, *(losses[number] if losses else ())])
+            found = dict.fromkeys([*failed[number], *reader.read_errors, *(losses[number] if losses else ())])
             errors += [error if is_single else replace(error, file=f"{reader.path}/{error.file}") for error in found]
         return tuple(errors)
 
     @property
+    def failures(self) -> int:
+        """How often the system could not read something. If it grew during a call, the result may be incomplete."""
+        return sum(reader.errors.failures for reader in self._readers)
+
+    def clear_failures(self) -> None:
+        """Remove what could not be read from the problems, before everything is tried again."""
+        for reader in self._readers:
+            reader.errors.clear_retryable()
+
+    @property
     def is_incomplete(self) -> bool:
-        """Whether something could not be read when it was last tried, and may be readable by now."""
-        return any(reader.errors.is_incomplete for reader in self._readers)
+        """Whether the tables lack something that could not be read."""
+        return self._database_or_none is not None and self._database_or_none.is_incomplete
 
     @property
     def coverage(self) -> float:

@@ -141,7 +141,7 @@ class NumbersReader:
             except RolltraceError:
                 return None
 
-        return stored_numbers(path, reader.info.id, compute)
+        return compute() if reader.errors.failures else stored_numbers(path, reader.info.id, compute)
 
 
 class FoundFolder(NamedTuple):
@@ -236,6 +236,10 @@ def describe_run(
 ) -> ListedRun:
     """One run below a directory."""
     info, path, planned = reader.info, reader.path, planned_episodes(reader.info)
+    fields = _fields(numbers)
+    if unreadable := [str(error) for error in reader.read_errors if error.is_retryable]:  # ledgers
+        fields["problems"] = tuple(dict.fromkeys([*unreadable, *fields.get("problems", ())]))
+        fields["problem_count"] = max(fields.get("problem_count", 0), len(fields["problems"]))
     if numbers is not None:
         ledgers = [numbers.totals.reconcile(ledger) for ledger in ledgers]
     return ListedRun(
@@ -250,7 +254,7 @@ def describe_run(
         lost=sum(ledger.lost for ledger in ledgers),
         maybe_lost=sum(ledger.maybe_lost for ledger in ledgers),
         bytes=_size(reader),
-        **_fields(numbers),
+        **fields,
     )
 
 

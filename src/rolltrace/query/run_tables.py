@@ -92,6 +92,8 @@ class RunTables:
         self._on_progress = on_progress or (lambda _: None)
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
+        self._incomplete: set[str] = set()
+        """The folders of which something could not be read the last time."""
         unfinished = private.with_name(f"{private.name}-unfinished")
         together = {(kind,) for kind in TABLES_OF_KIND} | set(KINDS_OF_FOLDER.values())
         self._processes = {kinds: PartProcesses(reader.files, kinds, unfinished) for kinds in together}
@@ -135,7 +137,7 @@ class RunTables:
 
         Another kind follows as far as that of the folder's name was read, so that the tables fit together.
         """
-        kinds = KINDS_OF_FOLDER[folder]
+        kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
         before = self._dropped.pop(folder, None)
         if before is not None and not reads:  # read the same lines again, and no others
@@ -149,6 +151,10 @@ class RunTables:
         for kind in kinds:
             if kind in wanted and self.covered[kind] != self.covered[folder] and not is_together:
                 self._read((kind,), deadline, self.covered[folder])
+        if self._reader.errors.failures > failures:
+            self._incomplete.add(folder)
+        elif is_new or reads:
+            self._incomplete.discard(folder)
 
     @property
     def coverage(self) -> float:
@@ -161,6 +167,11 @@ class RunTables:
         for folder in KINDS_OF_FOLDER:
             self._list(folder)  # sets its length, too
         return max(0.0, 1.0 - pending / max(sum(self._lengths.values()), 1))
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether something could not be read the last time."""
+        return bool(self._incomplete)
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were replaced."""

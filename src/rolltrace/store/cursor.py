@@ -79,7 +79,7 @@ class Cursor:
         self.finished: dict[str, int] = dict(finished or {})
         """By segment that was compressed and read to the end, the size of its file."""
         self._segments = segments
-        self._reported: set[tuple[str, int | str]] = set()
+        self._reported: set[tuple[str, int | str, bool]] = set()
 
     def read(self, order: Order | None = None) -> Iterator[tuple[LineLocation, bytes]]:
         """Every new line that is complete and has a valid checksum, with its line feed.
@@ -109,10 +109,7 @@ class Cursor:
         for name in listing.segments if order is None else order(list(listing.segments)):
             file, entry = f"{self._folder}/{name}", listing.segments[name]
             size = (self.finished if entry.is_compressed else self.covered).get(file)
-            if size == entry.size:
-                self._on_read(file, self.covered.get(file, 0))
-                continue
-            if not self._reads(file):
+            if size == entry.size or not self._reads(file):
                 continue
             if entry.is_compressed and size is not None:
                 message = f"Expected a file of {size} bytes, got {entry.size}: it was truncated or replaced."
@@ -171,6 +168,7 @@ class Cursor:
         start = self.covered.get(file, 0)
         limit = sys.maxsize if self._limits is None else self._limits.get(file, 0)
         torn = None
+        is_whole = True
         try:
             if segment.is_compressed and start and segment.declared_size == start:  # it was read to the end
                 self.finished[file] = segment.file_size
@@ -179,6 +177,7 @@ class Cursor:
                 return
             for line, data in self._validated(split_lines(segment.blocks(start)), segment, shown):
                 if line.end > limit:
+                    is_whole = False
                     break
                 if line.error == TORN:
                     torn = line
@@ -189,9 +188,9 @@ class Cursor:
         except OSError as error:  # transient: the rest is read the next time
             self._report_unreadable(error, shown, self.covered.get(file, 0))
             return
-        if segment.is_compressed:
+        if segment.is_compressed and is_whole:
             self.finished[file] = segment.file_size
-        self._on_read(file, self.covered.get(file, 0))
+        self._on_read(file, self.covered.get(file, 0) if torn is None else torn.end)
         if torn is not None:
             self._report_torn(torn, shown, segment)
 
@@ -209,11 +208,11 @@ class Cursor:
         try:
             start = max(segment.size - _TAIL_BYTES, 0)
             lines = list(split_lines(segment.blocks(start)))
+            self._on_read(file, segment.size)
             if start:
                 del lines[:1]  # it may have begun before
             for line, data in self._validated(reversed(lines), segment, segment.file):
                 if line.error == TORN:
-                    self._on_read(file, line.offset)
                     self._report_torn(line, segment.file, segment)
                 elif data:
                     yield LineLocation(file, line.offset, line.end - line.offset), data

@@ -39,7 +39,7 @@ _RETRIES: Any = {
     "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-_LISTING_RETRIES = 5
+_LISTING_TRIES = 6
 _BROKEN_OFF = "response body error"
 _ACCESS = "check the credentials and what they allow"
 _REASONS = (
@@ -95,14 +95,15 @@ class ObjectFiles(RunFiles):
             _listings[place] = began, listing
         return listing
 
-    def _request_listing(self, folder: str, retries: int = _LISTING_RETRIES) -> Any:
+    def _request_listing(self, folder: str) -> Any:
         """List a folder. The client itself does not retry if the connection ends in the middle of the answer."""
-        try:
-            return _client().list_with_delimiter(self._store, self._key(folder) or None)
-        except _client().exceptions.GenericError as error:
-            if not retries or _BROKEN_OFF not in str(error):
-                raise
-        return self._request_listing(folder, retries - 1)
+        for retries in reversed(range(_LISTING_TRIES)):
+            try:
+                return _client().list_with_delimiter(self._store, self._key(folder) or None)
+            except _client().exceptions.GenericError as error:
+                if not retries or _BROKEN_OFF not in str(error):
+                    raise
+        return None
 
     def size(self, name: str) -> int:
         """The size of a file now, or when its folder was last listed, if that was just now."""

@@ -149,7 +149,7 @@ class RunReader:
 
     def _not_found(self, rollout: str) -> RolltraceError:
         """The error for an id that no line has; it says so if the line may be in a place that cannot be read."""
-        own = [error for error in self.read_errors if error.file.startswith(f"{ROLLOUTS}/")]
+        own = [error for error in self.read_errors if error.file.partition("/")[0] == ROLLOUTS]
         if unreadable := [error for error in own if error.is_retryable]:
             return StorageError(f"Cannot read {unreadable[0]}. The data may still be intact; retry.")
         hint = f", but {len(own)} of its places cannot be read: `rolltrace check` lists them" if own else ""

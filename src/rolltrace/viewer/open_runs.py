@@ -101,14 +101,13 @@ class RunStamp(NamedTuple):
     identity: str
     """Changes if another run is put at the same path."""
     data: str
-    """Changes with rollouts and scores and, if there are several sessions, with ledgers: they decide which count.
-
-    It also changes when the run is to be read again because something of it could not be read.
-    """
+    """Changes with rollouts and scores and, if there are several sessions, with ledgers: they decide which count."""
     revision: str
-    """Changes with all of these, with ledgers, and when the run is no longer written to."""
+    """Changes with all of these, with ledgers, with retries, and when the run is no longer written to."""
     bytes: int
     """The size of its rollouts."""
+    retries: int
+    """How often it was to be read again because something could not be read."""
 
     @property
     def is_recent(self) -> bool:
@@ -129,7 +128,6 @@ class _Scanned(NamedTuple):
     run: FoundRun
     folders: tuple[int, ...]
     """When its directory and those of its files were last changed, in ns."""
-    retries: int
     recheck_at: float
 
 
@@ -195,10 +193,10 @@ class RunFolder:
             folders = (changed, *(_changed_at(f"{run}/{folder}") for folder in (ROLLOUTS, SCORES, LEDGER)))
             retries = self._retries_by(path, now)
             # A run that is not being written to changes only if a session begins, which adds a file.
-            is_same = known is not None and known.folders == folders and known.retries == retries
+            is_same = known is not None and known.folders == folders and known.run.stamp.retries == retries
             if known is None or not is_same or known.run.stamp.is_recent or now >= known.recheck_at:
                 recheck_at = now + _RECHECK_SECONDS * (1 + random.random())  # noqa: S311
-                known = _Scanned(FoundRun(path, _stamp(path, retries)), folders, retries, recheck_at)
+                known = _Scanned(FoundRun(path, _stamp(path, retries)), folders, recheck_at)
             scanned[run] = known
         self._scanned = scanned
         runs: dict[str, FoundRun] = {}
@@ -220,10 +218,9 @@ class RunFolder:
 
 def _stamp(run: Path, retries: int) -> RunStamp:
     identity, files = _identity(run), stamp_files(run)
-    prefix = f"{retries or ''}{identity[:8]}"
-    is_recent = abs(time.time() - files.changed_at) < LIVE_SECONDS
-    revision = f"{prefix}{files.files}{'+' if is_recent else ''}"
-    return RunStamp(identity, f"{prefix}{files.data}", revision, files.bytes)
+    is_recent = abs(time.time() - files.changed_at) < LIVE_SECONDS or not files.is_complete
+    revision = f"{identity[:8]}{files.files}{retries or ''}{'+' if is_recent else ''}"
+    return RunStamp(identity, f"{identity[:8]}{files.data}", revision, files.bytes, retries)
 
 
 def _changed_at(folder: str) -> int:
@@ -267,13 +264,17 @@ class OpenRun:
         self.users = 0
         self.run: Run = open_run(path, memory=_MEMORY, threads=_THREADS, partial=partial)
         """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
-        self.run.revision = lambda: self.stamp.data  # many requests follow a change, which is read once
+        self.run.revision = lambda: self.state  # many requests follow a change, which is read once
         self._cache = cache
 
     def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """The result of `compute`, cached until rollouts or scores change, or more of a long run was read."""
-        state = self.identity, self.stamp.data, self.run.coverage
-        return self._cache.get_or_compute((self.key, key), compute, size, state)
+        return self._cache.get_or_compute((self.key, key), compute, size, (self.state, self.run.coverage))
+
+    @property
+    def state(self) -> Hashable:
+        """Changes when the tables are to be read again."""
+        return self.identity, self.stamp.data, self.stamp.retries
 
     @property
     def revision(self) -> str:
@@ -314,10 +315,11 @@ class OpenRuns:
     def open(self, key: str) -> Iterator[OpenRun]:
         """The run with this key, which stays open inside the block."""
         run = self._acquire(key)
+        failures = run.run.failures
         try:
             yield run
         finally:
-            self._release(run)
+            self._release(run, failures)
 
     def close(self) -> None:
         """Close all runs, also those in use."""
@@ -333,12 +335,16 @@ class OpenRuns:
         evicted: list[OpenRun] = []
         try:
             path, stamp = self.folder.find(key)
-            with self._lock:
-                if self._is_closed:
-                    raise RunNotFoundError("The server is shutting down.")
-                run = self._open(key, path, stamp, evicted)
-                run.users += 1
-                return run
+            try:
+                with self._lock:
+                    if self._is_closed:
+                        raise RunNotFoundError("The server is shutting down.")
+                    run = self._open(key, path, stamp, evicted)
+                    run.users += 1
+                    return run
+            except StorageError:
+                self.folder.retry_later(path)
+                raise
         except RunNotFoundError:
             with self._lock:
                 evicted += [self._opened.pop(key)] if key in self._opened else []
@@ -360,6 +366,8 @@ class OpenRuns:
                 threading.Thread(
                     target=self._read_in_background, args=(run,), name="rolltrace-reader", daemon=True
                 ).start()
+        if run.stamp.retries != stamp.retries:
+            run.run.clear_failures()
         run.stamp = stamp
         self._opened.move_to_end(key)
         while sum(one.weight for one in self._opened.values()) > self._max_weight and len(self._opened) > 1:
@@ -368,15 +376,17 @@ class OpenRuns:
 
     def _read_in_background(self, run: OpenRun) -> None:
         """Add what processes have read to the tables, until everything is read."""
+        failures = run.run.failures
         try:
             with contextlib.suppress(RolltraceError):
                 while run.run.coverage < 1 and not self._closing.wait(_ADD_SECONDS):
                     run.run.refresh()
         finally:
-            self._release(run)
+            self._release(run, failures)
 
-    def _release(self, run: OpenRun) -> None:
-        if run.run.is_incomplete:
+    def _release(self, run: OpenRun, failures: int) -> None:
+        """End the use of a run; `failures` were those at the beginning."""
+        if run.run.failures > failures:
             self.folder.retry_later(run.path)
         with self._lock:
             run.users -= 1

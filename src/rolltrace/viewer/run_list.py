@@ -90,7 +90,7 @@ class RunList:
         except Exception as error:
             _logger.exception("The run %r cannot be read.", key)  # and the others can
             return _unreadable(key, path, type(error).__name__)
-        if reader.errors.is_incomplete:
+        if reader.errors.failures:
             self._library.folder.retry_later(path)
         return _entry(key, listed, found, is_pending=numbers.refused > refused)
 

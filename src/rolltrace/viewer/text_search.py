@@ -65,6 +65,8 @@ class _Piece(NamedTuple):
     stamp: list[int]
     """How many rollouts it has, and a number that changes with their ids."""
     hits: tuple[str, ...]
+    is_whole: bool
+    """Whether everything in it could be read."""
 
 
 class _Gap(NamedTuple):
@@ -142,7 +144,7 @@ class TextSearch:
         place, above, since = self._gap()
         if above == "":
             return False
-        started = time.monotonic()
+        started, failures = time.monotonic(), run.run.failures
         first, *stamp = _newest(run.run, above, since, self._rows)
         since = first if stamp[0] == self._rows else since
         matches = select_matches(self._text, responses_in_messages(run), _between("rollout", above, since))
@@ -152,7 +154,8 @@ class TextSearch:
         except QueryTimeoutError:
             self._rows, self._timeout, self._seconds_per_row = max(1, self._rows // 10), 2 * self._timeout, math.inf
             return self._extend(run)
-        self._pieces.insert(place, _Piece(above, since, stamp, tuple(hit for (hit,) in hits)))
+        is_whole = run.run.failures == failures
+        self._pieces.insert(place, _Piece(above, since, stamp, tuple(hit for (hit,) in hits), is_whole))
         seconds = time.monotonic() - started
         self._timeout = max(_PIECE_TIMEOUT, 2 * seconds)
         per_row = seconds / max(stamp[0], 1)
@@ -162,15 +165,15 @@ class TextSearch:
         return True
 
     def _forget_changed(self, run: OpenRun) -> None:
-        """Remove pieces whose rollouts have changed."""
-        state = run.stamp.data, run.run.coverage
+        """Remove pieces whose rollouts have changed, or could not all be read."""
+        state = run.state, run.run.coverage
         if state == self._state:
             return
         [(self._total,)] = run.run.sql("select count(*) from rollouts").fetchall()
         self._pieces = [
             piece
             for piece in self._pieces
-            if piece.stamp == _newest(run.run, piece.above, piece.since, piece.stamp[0] + 1)[1:]
+            if piece.is_whole and piece.stamp == _newest(run.run, piece.above, piece.since, piece.stamp[0] + 1)[1:]
         ]
         self._state = state
 
