@@ -131,8 +131,8 @@ def audit(
         audit_name = name or getattr(function, "__name__", "")
         if not audit_name or not why:
             raise InputError(f"Expected an audit with a name and an explanation, got {function!r} without.")
-        if threshold is not None and input is not AuditInput.TABLES:
-            raise InputError(f"Expected {audit_name} to have no threshold, or the input TABLES, got {input.name}.")
+        if threshold is not None and AuditInput(input) is not AuditInput.TABLES:
+            raise InputError(f"Expected {audit_name} to have no threshold, or the input TABLES, got {input}.")
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         return Audit(
             name=audit_name, severity=Severity(severity), why=why, fix=fix, holds=holds, input=AuditInput(input),

@@ -62,14 +62,11 @@ class AuditTables:
 
     def is_enough(self, count: int, what: str = "rollouts") -> bool:
         """Whether a sample is large enough to judge; if no sample is, the report says so."""
+        needed = max(self.min_sample, 1)
         if count > self._most:
             self._most = count
-            self.note = (
-                None
-                if count >= self.min_sample
-                else f"too little data: {count} {what}, at least {self.min_sample} needed"
-            )
-        return count >= self.min_sample
+            self.note = None if count >= needed else f"too little data: {count} {what}, at least {needed} needed"
+        return count >= needed
 
     def skip(self, reason: str) -> tuple[Finding, ...]:
         """Say why the audit has nothing to look at: `return tables.skip("no advantages are recorded")`."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.check.audit import MAX_EXAMPLES
+from rolltrace.query.iteration_metrics import CHARS, HASHED
 from rolltrace.query.table_schema import sql_literal
 
 Row = dict[str, Any]
@@ -49,7 +50,6 @@ _GROUP_MEMBERS, _MEMBER_BYTES = 8, 4_000
 """Together as much as zlib looks back: 32 KB."""
 _HEADER_BYTES = 11
 """What zlib adds to every text."""
-_HASHED = r"hashed:\d+:[0-9a-f]{16}"
 _GRADER_WORDS = re.compile("score|rating|grade|grading|rubric|criteri|judge|evaluator|marks", re.IGNORECASE)
 _OTHER_CHARACTERS = re.compile(r"[^\x00-\x7f]+")
 
@@ -104,8 +104,7 @@ def texts_query(condition: str) -> str:
     )
     return f"""
         with turns as (
-            select rollout, step, termination, regexp_full_match(response, {sql_literal(_HASHED)}) as hashed,
-                if(hashed, split_part(response, ':', 2)::bigint, length(response)) as chars,
+            select rollout, step, termination, regexp_full_match(response, {HASHED}) as hashed, {CHARS} as chars,
                 if(hashed, null, left(response, {MAX_CHARS})) as text
             from steps where {condition}
         ), responses as (

@@ -88,7 +88,7 @@ def first_and_last(
     tables: AuditTables, series: Sequence[IterationStats]
 ) -> tuple[Sequence[IterationStats], Sequence[IterationStats]] | None:
     """The first and the last third of the iterations, at most `_MAX_WINDOW` each; None if there are too few."""
-    if tables.iteration is not None and series[-1].iteration != tables.iteration:
+    if tables.iteration is not None and (not series or series[-1].iteration != tables.iteration):
         return None
     if len(series) < MIN_ITERATIONS:
         tables.note = tables.note or f"too little data: {len(series)} iterations, at least {MIN_ITERATIONS} needed"

@@ -32,9 +32,13 @@ _SELECTED = """
     iteration between list_min($iterations) and list_max($iterations)
     and (split, iteration) in (select (unnest($splits), unnest($iterations)))
 """
-_HASHED = r"'hashed:\d+:[0-9a-f]{16}'"
-"""The text that is recorded in place of another: its length and its hash."""
-_CHARS = f"if(regexp_full_match(response, {_HASHED}), split_part(response, ':', 2)::bigint, length(response))"
+HASHED = r"'hashed:\d+:[0-9a-f]{16}'"
+"""SQL for the pattern of a text that is recorded in place of another: its length and its hash."""
+CHARS = f"""coalesce(
+    if(regexp_full_match(response, {HASHED}), try_cast(split_part(response, ':', 2) as bigint), null),
+    length(response), 0
+)"""
+"""SQL for the length of a response. One that only looks like a hashed text may have any number."""
 
 
 def iteration_metrics(run: Run, keys: Collection[IterationKey] | None = None) -> dict[IterationKey, dict[str, float]]:
@@ -91,7 +95,7 @@ def _number_query(selected: str) -> str:
         ), turns as (
             from steps where {selected}
         ), responses as (
-            select rollout, sum({_CHARS}) as response_chars, bool_or(termination = 'length') as cut,
+            select rollout, sum({CHARS}) as response_chars, bool_or(termination = 'length') as cut,
                 bool_or(parse_error is not null) as unreadable, bool_and(completion_tokens is null) as uncounted
             from turns group by rollout
         ), measured as (

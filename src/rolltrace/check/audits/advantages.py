@@ -31,13 +31,14 @@ the divisor. The last two cover scaling and whitening by batch, after or instead
 
 
 def _fit(name: str, difference: str) -> str:
-    """SQL for whether all members of a group have this formula's advantage."""
+    """SQL for whether all members of a group have this formula's advantage; null if that cannot be known."""
     # The tolerance is for 32 bits. If all rewards are equal, rounding errors are divided by a small `eps`.
     options = [difference.replace("eps", eps) for eps in ("0", "1e-6", "1e-4")]
     found = " or ".join(f"max(abs({one})) <= any_value(1e-3 * size + 1e-5)" for one in dict.fromkeys(options))
     if "iteration" in name:
-        return f"any_value(groups >= {_MIN_GROUPS} and scale > 0) and ({found})"
-    return f"case when any_value(differs) then {found} else any_value(size) <= 1e-2 end"
+        fits = f"coalesce(any_value(scale) > 0 and ({found}), false)"
+        return f"case when any_value(groups) >= {_MIN_GROUPS} then {fits} end"
+    return f"coalesce(case when any_value(differs) then {found} else any_value(size) <= 1e-2 end, false)"
 
 
 # A group counts if all its members with a reward have an advantage, so that its own mean is known. An advantage of a
@@ -79,14 +80,18 @@ _FITTED = f"""
         from measured group by {GROUP_COLUMNS}
     )
 """
-_MATCHES = ", ".join(f"count(*) filter (differs and fits[{number}])" for number in range(1, len(FORMULAS) + 1))
+_MATCHES, _ALL_MATCHES = (
+    ", ".join(f"count(*) filter ({condition} and fits[{number}])" for number in range(1, len(FORMULAS) + 1))
+    for condition in ("differs", "true")
+)
 _COUNTS = f"""
-    {_FITTED} select split, env, count(*) filter (differs) as groups, [{_MATCHES}] as matches,
+    {_FITTED} select split, env, count(*) filter (differs) as groups,
+        [{_MATCHES}] as matches, [{_ALL_MATCHES}] as all_matches,
         flatten(arg_min(ids, {{'iteration': iteration, 'group': "group"}}, {MAX_EXAMPLES}) filter (differs)) as ids
     from fitted group by split, env
 """
 _MISMATCHES = f"""
-    {_FITTED} from fitted where split = {{split}} and env = {{env}} and not coalesce(fits[{{number}}], false)
+    {_FITTED} from fitted where split = {{split}} and env = {{env}} and not fits[{{number}}]
     order by iteration, "group"
 """
 
@@ -96,6 +101,8 @@ class _Formula(msgspec.Struct):
 
     matches: list[int]
     """By formula, how many groups it explains of those with different rewards."""
+    all_matches: list[int]
+    """By formula, how many groups it explains."""
     groups: int = 0
     """How many such groups there are."""
     ids: list[str] = []
@@ -103,8 +110,8 @@ class _Formula(msgspec.Struct):
 
     @property
     def number(self) -> int:
-        """Which formula explains most of them."""
-        return self.matches.index(max(self.matches))
+        """Which formula explains most of them; of several, that which explains most groups with equal rewards, too."""
+        return max(range(len(FORMULAS)), key=lambda number: (self.matches[number], self.all_matches[number]))
 
     @property
     def share(self) -> float:
@@ -113,8 +120,8 @@ class _Formula(msgspec.Struct):
 
     @property
     def name(self) -> str | None:
-        """Its name; None if it explains too few."""
-        return [*FORMULAS][self.number] if self.share >= _MOST else None
+        """Its name; None if it explains too few, or if there are none."""
+        return [*FORMULAS][self.number] if self.groups and self.share >= _MOST else None
 
 
 def _formulas(tables: AuditTables) -> list[tuple[tuple[str, str], _Formula]]:
@@ -122,9 +129,10 @@ def _formulas(tables: AuditTables) -> list[tuple[tuple[str, str], _Formula]]:
     tables.skip(_NOT_RECORDED)
     envs: dict[tuple[str, str], _Formula] = {}
     for row in tables.rows_in_batches(_COUNTS) if tables.has(_RECORDED) else ():
-        one = envs.setdefault((row["split"], row["env"]), _Formula(matches=[0] * len(FORMULAS)))
+        one = envs.setdefault((row["split"], row["env"]), _Formula([0] * len(FORMULAS), [0] * len(FORMULAS)))
         one.groups += row["groups"]
         one.matches = [count + more for count, more in zip(one.matches, row["matches"], strict=True)]
+        one.all_matches = [count + more for count, more in zip(one.all_matches, row["all_matches"], strict=True)]
         one.ids = [*one.ids, *(row["ids"] or ())][:MAX_EXAMPLES]
     return sorted(envs.items(), key=itemgetter(0))
 
@@ -139,7 +147,7 @@ def _formulas(tables: AuditTables) -> list[tuple[tuple[str, str], _Formula]]:
 def advantage_mismatch(tables: AuditTables) -> Iterator[Finding]:
     """Advantages follow from the rewards of the group, by the formula that explains most groups."""
     for (split, env), formula in _formulas(tables):
-        tables.note = None if formula.name else "the advantages follow no formula that is known"
+        tables.note = None if formula.name or not formula.groups else "the advantages follow no formula that is known"
         if formula.name is None:
             continue
         place = {"split": sql_literal(split), "env": sql_literal(env), "number": formula.number + 1}

@@ -9,9 +9,12 @@ from rolltrace.check.audit_tables import AuditTables
 from rolltrace.check.iteration_stats import IterationStats, Numbers
 from rolltrace.check.response_stats import Marked, ResponseStats
 from rolltrace.check.trends import Count, first_and_last, iteration_share_findings
+from rolltrace.query.iteration_metrics import CHARS
 from rolltrace.query.table_schema import sql_literal
 
 _NO_TEXT = "no texts of responses are recorded"
+_ROUNDING = 1e-9
+"""Means that differ by less than this share are the same."""
 _MIN_JUMP = 0.5
 """In standard deviations of the rollouts: a smaller step is no jump, however certain it is."""
 
@@ -88,7 +91,9 @@ def _difference(before: Sequence[Numbers], after: Sequence[Numbers]) -> tuple[fl
         spread = math.fsum(one.n * (one.std**2 + (one.mean - mean) ** 2) for one in window) / max(n, 1)
         means.append(mean)
         variances.append(spread / max(n - 1, 1))
-    return means[1] - means[0], math.sqrt(math.fsum(variances))
+    change = means[1] - means[0]
+    is_rounding = abs(change) <= _ROUNDING * max(map(abs, means))
+    return 0.0 if is_rounding else change, math.sqrt(math.fsum(variances))
 
 
 def _reward_difference(before: Sequence[IterationStats], after: Sequence[IterationStats]) -> tuple[float, float]:
@@ -97,18 +102,11 @@ def _reward_difference(before: Sequence[IterationStats], after: Sequence[Iterati
     return change, max(error, _difference(*([one.group_means for one in window] for window in (before, after)))[1])
 
 
-_LENGTHS = """(
-    select rollout as id, sum(if(
-        regexp_full_match(response, 'hashed:\\d+:[0-9a-f]{{16}}'),
-        split_part(response, ':', 2)::bigint, length(response)
-    )) as length from steps where {condition} group by rollout
-)"""
-
-
 def _extremes(tables: AuditTables, name: str, one: IterationStats, *, highest: bool) -> tuple[str, ...]:
     """The rollouts of an iteration with the highest, or the lowest, reward or length."""
     condition = f"split = {sql_literal(one.split)} and env = {sql_literal(one.env)} and iteration = {one.iteration:d}"
-    lengths = f"join {_LENGTHS.format(condition=condition)} using (id)" if name == "length" else ""
+    lengths = f"(select rollout as id, sum({CHARS}) as length from steps where {condition} group by rollout)"
+    lengths = f"join {lengths} using (id)" if name == "length" else ""
     rows = tables.rows(f"""
         select id from rollouts {lengths} where {condition} and isfinite({name}::double)
         order by {name} {"desc" if highest else "asc"}, id limit {MAX_EXAMPLES}
@@ -322,9 +320,10 @@ def script_change(tables: AuditTables) -> Iterator[Finding]:
         return
     for (split, env), series in tables.iterations().items():
         known: dict[str, float] = {}
-        for number, one in enumerate(series):
+        texts = 0
+        for one in series:
             shares = one.responses.scripts
-            if number and tables.iteration in (None, one.iteration) and tables.is_enough(one.responses.texts):
+            if texts and tables.iteration in (None, one.iteration) and tables.is_enough(one.responses.texts):
                 for script, share in shares.items():
                     before = known.get(script, 0.0)
                     if share > max(before + tables.threshold, 2 * before):
@@ -337,3 +336,4 @@ def script_change(tables: AuditTables) -> Iterator[Finding]:
                             data={"share": share, "before": before},
                         )
             known |= {script: max(share, known.get(script, 0.0)) for script, share in shares.items()}
+            texts += one.responses.texts

@@ -10,6 +10,7 @@ import msgspec
 
 from rolltrace.check.audit import MAX_EXAMPLES, AuditInput, Finding, Severity, Threshold, audit
 from rolltrace.check.audit_tables import AuditTables, examples, scope_address
+from rolltrace.trace.json_numbers import as_float
 
 _MATRIX = "scores where rollout is null and json_type(data, '$.extra.matrix') = 'ARRAY'"
 _GRADER_CALLS = "calls where calls.role = 'grader'"
@@ -115,9 +116,8 @@ def _matrix(data: Any) -> tuple[list[list[float | None]], list[str]]:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    number = None if isinstance(value, bool) else as_float(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _add_matchups(matchups: _Matchups, matrix: Sequence[Sequence[float | None]], ids: Sequence[str]) -> None:

@@ -146,7 +146,8 @@ def dead_reward_term(tables: AuditTables) -> Iterator[Finding]:
     """Every number of `reward_data` changes now and then, or is 1 in every rollout: a check that always passes."""
     tables.skip("no terms of rewards are recorded (`reward_data`)")
     for row in tables.rows(_TERMS):
-        if not row["played"] or not tables.is_enough(row["n"], "values") or row["high"] - row["low"] > tables.threshold:
+        is_same = row["high"] - row["low"] <= tables.threshold  # not if one of them is NaN
+        if not row["played"] or not tables.is_enough(row["n"], "values") or not is_same:
             continue
         if row["has_tasks"] and not row["passes"]:
             message = f"{row['term']!r} is {row['low']:.6g} all {row['n']} times that it is recorded"

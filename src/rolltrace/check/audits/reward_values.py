@@ -48,12 +48,12 @@ def _outside(
 ) -> Iterator[Finding]:
     # What a builder declares is what its env gives; the runner may charge more for limits.
     own = "and steps > 0 and id not in (select rollout from steps where env_reward is distinct from reward)"
-    stated = ("is null" if row[name] is None else f"= {row[name]!r}::double" for name in ("reward_min", "reward_max"))
+    stated = ("is null" if row[name] is None else f"= '{row[name]!r}'::double" for name in ("reward_min", "reward_max"))
     same_range = "and reward_min {} and reward_max {}".format(*stated)
     question = f"""
         select count(*) as wrong, min(id, {MAX_EXAMPLES}) as ids, arg_min(reward, id) as reward from rollouts
         where split = {sql_literal(row["split"])} and env = {sql_literal(row["env"])} {same_range}
-            and isfinite(reward) and (reward < {bounds[0]!r}::double or reward > {bounds[1]!r}::double)
+            and isfinite(reward) and (reward < '{bounds[0]!r}'::double or reward > '{bounds[1]!r}'::double)
             {own if by_env else ""}
     """
     [found] = tables.rows(question)

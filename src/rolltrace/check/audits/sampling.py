@@ -125,7 +125,7 @@ def _without_ranges(numbers: Sequence[float], ranges: Any) -> list[float]:
     """The numbers that are in none of the ranges, which may be any value."""
     try:
         known = [(int(first), int(last)) for first, last in ranges]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         known = []
     return [one for place, one in enumerate(numbers) if not any(first <= place < last for first, last in known)]
 

@@ -14,6 +14,7 @@ from rolltrace.check.iteration_stats import IterationStats
 from rolltrace.check.settings import ANY_ENV, CheckSettings
 from rolltrace.check.trends import first_and_last, iteration_share_findings
 from rolltrace.query.table_schema import sql_literal
+from rolltrace.trace.json_numbers import as_float
 from rolltrace.trace.rollout import Rollout
 
 TRAIN = "train"
@@ -340,5 +341,5 @@ def _gaps(rollout: Rollout, by_step: Sequence[Any]) -> list[float]:
     gaps = []
     for own, other in zip(sampled, by_step, strict=False):
         if own is not None and isinstance(other, list) and len(own) == len(other):
-            gaps += [abs(a - b) for a, b in zip(own, other, strict=True) if isinstance(b, float | int)]
+            gaps += [abs(a - b) for a, b in zip(own, map(as_float, other), strict=True) if b is not None]
     return [gap for gap in gaps if math.isfinite(gap)]
