@@ -4,15 +4,19 @@ import math
 import statistics
 from contextlib import closing
 
+import duckdb
+import msgspec
 import pytest
 
 from rolltrace.check.audit import AuditInput, Severity, Threshold, audit
 from rolltrace.check.check_run import IterationChecker, check_run
+from rolltrace.check.response_stats import ANSWERS, REFUSAL
 from rolltrace.check.settings import AuditSettings, CheckSettings
 from rolltrace.errors import InputError
 from rolltrace.query.iteration_metrics import iteration_metrics
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
+from rolltrace.store.ledger import decode_ledger, encode_ledger
 from rolltrace.store.recording import Recording
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.tokens import Tokens
@@ -165,3 +169,41 @@ def test_the_input_of_an_audit_may_be_text():
     )
     with pytest.raises(InputError, match="to have no threshold, or the input TABLES, got rollouts"):
         audit(Severity.INFO, "Why.", input="rollouts", threshold=threshold)(lambda tables: ())
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refusal"),
+    [
+        ("I'm unable to help with that.", True),
+        ("I’m not able to assist.", True),
+        ("I can’t help you.", True),
+        ("I'm sorry, but I cannot.", True),
+        ("As an AI model, I don't know.", True),
+        ("I'm sorry, I made an error above; the answer is 5.", False),
+        ("I can help: 5.", False),
+    ],
+)
+def test_what_is_a_refusal(text, is_refusal):
+    """Straight and typographic apostrophes, and no apologies for an error."""
+    found = duckdb.execute("select regexp_matches($1, $2)", [text, REFUSAL]).fetchall()
+    assert found == [(is_refusal,)]
+
+
+def test_a_boxed_fraction_is_an_answer():
+    """Braces may be nested once."""
+    text = r"\boxed{\frac{1}{2}} and \boxed{5}"
+    [(found,)] = duckdb.execute("select regexp_extract_all($1, $2)", [text, ANSWERS[0]]).fetchall()
+    assert found == [r"\boxed{\frac{1}{2}}", r"\boxed{5}"]
+
+
+def test_findings_about_a_session_have_keys_of_their_own(tmp_path):
+    """An accepted loss does not hide another one."""
+    path = record(tmp_path / "run", [[[1.0]]])
+    [ledger] = (path / "ledger").iterdir()
+    line = decode_ledger(ledger.read_bytes().splitlines(keepends=True)[-1])
+    losses = {"scores_dropped": {"queue full": 1, "ENOSPC": 500}, "recorded": 3, "dispatched": 3, "scores_recorded": 1}
+    with ledger.open("ab") as file:
+        file.write(encode_ledger(msgspec.structs.replace(line, **losses)))
+    for name in ("dropped", "lost_lines"):
+        [result] = check_run(path, only=[name]).results
+        assert len({finding.key for finding in result.findings}) == len(result.findings) == 2

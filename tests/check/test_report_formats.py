@@ -1,11 +1,13 @@
 """Reports for other tools, baselines, and following a run."""
 
+import io
 import json
 import os
 import shutil
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 from rolltrace.check.audit_tables import scope_address
@@ -14,6 +16,7 @@ from rolltrace.check.check_run import check_run
 from rolltrace.check.report_formats import github_annotations, to_sarif
 from rolltrace.check.watch import watch_run
 from rolltrace.cli.app import cli
+from rolltrace.cli.screen.audit_report import show_changes
 from rolltrace.errors import InputError, RunNotFoundError
 from rolltrace.store.create import create_run
 
@@ -168,6 +171,31 @@ def test_watching_tells_what_is_new_and_what_is_resolved(tmp_path):
         (1, ["zero_rewards"], ["few"]),
         (3, ["few"], []),
     ]
+
+
+def test_watching_an_audit_that_fails_for_a_while(tmp_path):
+    """That is told, and resolves nothing."""
+    is_broken = [False]
+
+    @audit(Severity.ERROR, "Rewards of zero teach nothing.", "Look at the grader.", input=AuditInput.TABLES)
+    def fragile(tables):
+        """No reward is zero."""
+        if is_broken[0]:
+            raise RuntimeError("cannot look")
+        yield from few.function(tables)
+
+    with create_run(tmp_path / "run") as run:
+        play(run, 0, 1.0)
+        breaks = [lambda value=value: is_broken.__setitem__(0, value) for value in (True, True, False)]
+        changes = list(watch_run(run.path, Script(*breaks), only=["fragile"], add=[fragile]))
+    assert [(len(one.new), len(one.resolved), one.report.results[0].error) for one in changes] == [
+        (1, 0, None),
+        (0, 0, "RuntimeError: cannot look"),
+        (0, 0, None),
+    ]
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_changes(console, changes[1])
+    assert console.export_text() == "! fragile  the audit itself failed: RuntimeError: cannot look\n"
 
 
 def test_watching_ends_with_the_run(tmp_path):

@@ -202,7 +202,12 @@ def score_finding(row: Row, message: str, **data: Any) -> Finding:
     where = None if row["group"] is None else group_address_of(row)
     data = {"score": row["id"], "name": row["name"], **data}
     rollouts = () if row["rollout"] is None else (row["rollout"],)
-    return _located(row, message, rollouts, where, data)
+    return replace(_located(row, message, rollouts, where, data), subject=_score_subject(rollouts, row["name"]))
+
+
+def _score_subject(rollouts: tuple[str, ...], name: str) -> str:
+    """What tells findings about scores apart: several scores may be about one rollout."""
+    return "/".join((*rollouts, name))
 
 
 def _located(row: Row, message: str, rollouts: tuple[str, ...], where: str | None, data: dict[str, Any]) -> Finding:
@@ -217,7 +222,7 @@ def with_location(finding: Finding, target: object, location: LineLocation | Non
     elif isinstance(target, Score):
         rollouts = () if target.rollout is None else (target.rollout,)
         group = None if target.group is None else target.group.address
-        about = {"rollouts": rollouts, "address": group, "subject": "/".join((*rollouts, target.name))}
+        about = {"rollouts": rollouts, "address": group, "subject": _score_subject(rollouts, target.name)}
         finding = replace(finding, data={"score": target.id, "name": target.name, **finding.data})
     else:
         return finding

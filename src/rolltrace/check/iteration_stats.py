@@ -18,7 +18,7 @@ Rows = Callable[[str], Iterator[Row]]
 StatsKey = tuple[str, str, int]
 """A split, an env and the number of an iteration."""
 
-_VERSION = 1
+_VERSION = 2
 """Files of another version are made again."""
 _ITERATIONS_IN_FILE = 100
 """So that a new iteration replaces one small file, and a long run has few."""

@@ -26,14 +26,16 @@ GRADER_PHRASES = (
 )
 """What a grader says, or what is said to one. A phrase whose word the prompt has too does not count."""
 REFUSAL = (
-    r"(?i)\b(?:i'm|i am) sorry, (?:but )?(?:i|as an ai)\b"
-    r"|\bi (?:can(?:no|')t|can not|won't|will not|am (?:not able|unable) to|'m (?:not able|unable) to) "
+    r"(?i)\b(?:i['’]m|i am) sorry, (?:but )?(?:i (?:can(?:no|['’])t|can not|won['’]t|will not|am (?:not able|unable))|"
+    r"i['’]m (?:not able|unable)|as an ai)\b"
+    r"|\b(?:i (?:can(?:no|['’])t|can not|won['’]t|will not)|(?:i am|i['’]m) (?:not able|unable) to) "
     r"(?:help|assist|answer|comply|fulfil|provide|do that|do this|complete|continue)"
-    r"|\bas an ai(?: language)?(?: model| assistant)?,? i (?:can(?:no|')t|can not|am not able|am unable|don't|do not)\b"
+    r"|\bas an ai(?: language)?(?: model| assistant)?,? i "
+    r"(?:can(?:no|['’])t|can not|am not able|am unable|don['’]t|do not)\b"
 )
 """Looked for in the first `REFUSAL_CHARS` of a response."""
 REFUSAL_CHARS = 300
-ANSWERS = (r"\\boxed\s*\{[^{}]*\}", r"(?i)<answer>[^<]*</answer>")
+ANSWERS = (r"\\boxed\s*\{(?:[^{}]|\{[^{}]*\})*\}", r"(?i)<answer>[^<]*</answer>")
 """What is marked as the final answer, in one way or the other."""
 MAX_CHARS = 20_000
 """How much of each response is looked at."""

@@ -33,13 +33,14 @@ def watch_run(
     """Check the newest iteration of a run every `seconds`, until `stop` is set.
 
     Yields the first check, and each that changed something. A finding about an earlier iteration stays as it is. One
-    about the whole env is resolved when the newest iteration no longer shows it. Raises `RunNotFoundError` if the run
-    is deleted, and `InputError` if another takes its place.
+    about the whole env is resolved when the newest iteration no longer shows it, unless its audit failed. Raises
+    `RunNotFoundError` if the run is deleted, and `InputError` if another takes its place.
     """
     files = files_of(as_path(path))
     run: str | None = None
     known: dict[tuple[str, str], tuple[AuditOutcome, Finding]] = {}
     seen_in: dict[tuple[str, str], int | None] = {}
+    failed_before: set[str] = set()
     is_first = True
     with IterationChecker(path, **options) as checker:
         while is_first or not stop.wait(seconds):
@@ -52,14 +53,15 @@ def watch_run(
             looked_at = [
                 key for key, (_, one) in known.items() if seen_in[key] == number or not _names(one, seen_in[key])
             ]
-            gone = [key for key in looked_at if key not in found]
+            failed = {result.audit for result in report.results if result.error is not None}
+            gone = [key for key in looked_at if key not in found and key[0] not in failed]
             new = tuple(pair for key, pair in found.items() if key not in known)
             changes = FindingChanges(report, new, tuple(known.pop(key) for key in gone))
             known |= found
             seen_in |= dict.fromkeys(found, number)
-            if is_first or changes.new or changes.resolved:
+            if is_first or changes.new or changes.resolved or failed != failed_before:
                 yield changes
-            is_first = False
+            is_first, failed_before = False, failed
 
 
 def _names(finding: Finding, iteration: int | None) -> bool:

@@ -9,6 +9,7 @@ from rolltrace.check.audit import MAX_EXAMPLES, Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun, Row, group_address_of, rollout_finding, score_finding
 from rolltrace.query.deduplication import SLOT_COLUMNS
 from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
+from rolltrace.store.layout import LEDGER, ledger_name
 
 _FINDINGS = {"rollouts": rollout_finding, "scores": score_finding}
 _MAX_SESSIONS = 20
@@ -60,7 +61,8 @@ def foreign_records(run: AuditedRun) -> Iterator[Finding]:
     for ledger in run.ledgers.values():
         if ledger.run != own:
             message = f"expected run {own}, the session's ledger has {ledger.run}"
-            yield Finding(message, session=ledger.session, file="ledger", data={"run": ledger.run})
+            file = f"{LEDGER}/{ledger_name(ledger.session, 0)}"
+            yield Finding(message, session=ledger.session, file=file, data={"run": ledger.run})
 
 
 @audit(

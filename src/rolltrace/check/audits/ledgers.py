@@ -47,7 +47,7 @@ def lost_lines(run: AuditedRun) -> Iterator[Finding]:
         ):
             if recorded > readable:
                 message = f"{recorded} {kind} were recorded, {readable} can be read, {recorded - readable} lost"
-                yield _finding(ledger, message, recorded=recorded, found=readable)
+                yield _finding(ledger, message, kind, recorded=recorded, found=readable)
 
 
 @audit(
@@ -79,7 +79,7 @@ def dropped(run: AuditedRun) -> Iterator[Finding]:
                 for reason, count in reasons.items():
                     if count > 0:
                         message = f"{count} {name.replace('_', ' ')}: {reason}"
-                        yield _finding(ledger, message, count=count, reason=reason)
+                        yield _finding(ledger, message, f"{name}/{reason}", count=count, reason=reason)
 
 
 @audit(
@@ -173,6 +173,8 @@ def _last_writes(run: AuditedRun) -> dict[str, float]:
     return newest
 
 
-def _finding(ledger: Ledger, message: str, **data: int | str) -> Finding:
+def _finding(ledger: Ledger, message: str, subject: str = "", **data: int | str) -> Finding:
+    """A finding about a session; `subject` tells several of one audit apart."""
     file = f"{LEDGER}/{ledger_name(ledger.session, 0)}"
-    return Finding(message, session=ledger.session, file=file, data=dict(data))
+    about = f"{ledger.session}/{subject}" if subject else ""
+    return Finding(message, subject=about, session=ledger.session, file=file, data=dict(data))

@@ -64,7 +64,7 @@ def _outside(
             f"the first is {found['reward']:.6g}"
         )
         data = {"count": found["wrong"], "of": row["n"], "low": row["low"], "high": row["high"]}
-        yield Finding(message, tuple(found["ids"]), scope_address(row), data=data)
+        yield Finding(message, tuple(found["ids"]), scope_address(row), f"{low:g}..{high:g}", data=data)
 
 
 _TEXT = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*%?\s*", re.IGNORECASE)

@@ -36,7 +36,11 @@ def show_audit_list(console: Console, audits: Sequence[Audit]) -> None:
 def show_changes(console: Console, changes: FindingChanges) -> None:
     """Print what is new and what is resolved since the last check."""
     report = changes.report
-    if not changes.new and not changes.resolved:
+    failed = [result for result in report.results if result.error is not None]
+    for result in failed:
+        message = f"! {result.audit}  the audit itself failed: {result.error}"
+        print_wrapped(console, Text(escape_line(message), "red"))
+    if not changes.new and not changes.resolved and not failed:
         at = "no iteration yet" if report.iteration is None else f"iteration {report.iteration}: nothing wrong"
         print_wrapped(console, Text(at, "dim"))
     for result, finding in changes.new:
