@@ -264,7 +264,7 @@ def test_the_list_of_runs_asks_again_for_a_run_that_could_not_be_read(
     assert right != wrong
 
 
-@pytest.mark.parametrize("times", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("times", [1, 3, 8])
 @pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger"])
 @pytest.mark.parametrize("method", ["list_files", "open", "read"])
 def test_a_failure_that_ends_within_a_request_leaves_nothing_wrong(
@@ -288,7 +288,7 @@ def test_a_failure_that_ends_within_a_request_leaves_nothing_wrong(
     assert numbers() == right
 
 
-@pytest.mark.parametrize("times", range(1, 7))
+@pytest.mark.parametrize("times", [1, 3, 4, 6])
 @pytest.mark.parametrize("folder", ["rollouts", "scores", "ledger"])
 def test_listed_numbers_of_a_failing_moment_are_not_kept(
     tmp_path: Path, make_fail: Any, monkeypatch: pytest.MonkeyPatch, folder: str, times: int
