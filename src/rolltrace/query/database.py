@@ -112,7 +112,7 @@ class Database:
     @property
     def is_incomplete(self) -> bool:
         """Whether something of the tables could not be read the last time."""
-        return any(run.is_incomplete for run in self.runs)
+        return any(run.incomplete for run in self.runs)
 
     def hold(self) -> None:
         """Read the tables, and let all statements from now on answer from them."""

@@ -92,7 +92,7 @@ class RunTables:
         self._on_progress = on_progress or (lambda _: None)
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
-        self._incomplete: set[str] = set()
+        self.incomplete: set[str] = set()
         """The folders of which something could not be read the last time."""
         unfinished = private.with_name(f"{private.name}-unfinished")
         together = {(kind,) for kind in TABLES_OF_KIND} | set(KINDS_OF_FOLDER.values())
@@ -152,9 +152,9 @@ class RunTables:
             if kind in wanted and self.covered[kind] != self.covered[folder] and not is_together:
                 self._read((kind,), deadline, self.covered[folder])
         if self._reader.errors.failures > failures:
-            self._incomplete.add(folder)
+            self.incomplete.add(folder)
         elif is_new or reads:
-            self._incomplete.discard(folder)
+            self.incomplete.discard(folder)
 
     @property
     def coverage(self) -> float:
@@ -167,11 +167,6 @@ class RunTables:
         for folder in KINDS_OF_FOLDER:
             self._list(folder)  # sets its length, too
         return max(0.0, 1.0 - pending / max(sum(self._lengths.values()), 1))
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether something could not be read the last time."""
-        return bool(self._incomplete)
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were replaced."""
