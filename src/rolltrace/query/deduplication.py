@@ -77,7 +77,7 @@ class RepeatedSlots:
         self._distinct = distinct
         self._searched: list[Path] = []
         self.parts: list[ParquetPart] = []
-        """One table with the hashes of these slots, which another slot may share; an empty list if there are none."""
+        """A list of one table with the hashes of these slots, or empty. Another slot may have the same hash."""
 
     def update(self, parts: Sequence[ParquetPart]) -> None:
         """Search these parts, unless they are those of the last time."""

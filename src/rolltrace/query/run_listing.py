@@ -237,7 +237,7 @@ def describe_run(
     """One run below a directory."""
     info, path, planned = reader.info, reader.path, planned_episodes(reader.info)
     fields = _fields(numbers)
-    if unreadable := [str(error) for error in reader.read_errors if error.is_retryable]:  # ledgers
+    if unreadable := [str(error) for error in reader.read_errors if error.is_retryable]:  # of ledgers
         fields["problems"] = tuple(dict.fromkeys([*unreadable, *fields.get("problems", ())]))
         fields["problem_count"] = max(fields.get("problem_count", 0), len(fields["problems"]))
     if numbers is not None:

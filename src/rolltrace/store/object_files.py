@@ -39,8 +39,9 @@ _RETRIES: Any = {
     "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-_LISTING_TRIES = 6
+_LISTING_RETRIES = 5
 _BROKEN_OFF = "response body error"
+"""In the text of the client's error if the connection ended in the middle of an answer."""
 _ACCESS = "check the credentials and what they allow"
 _REASONS = (
     ("NoSuchBucket", "there is no such bucket"),
@@ -97,13 +98,14 @@ class ObjectFiles(RunFiles):
 
     def _request_listing(self, folder: str) -> Any:
         """List a folder. The client itself does not retry if the connection ends in the middle of the answer."""
-        for retries in reversed(range(_LISTING_TRIES)):
+        retries = _LISTING_RETRIES
+        while True:
             try:
                 return _client().list_with_delimiter(self._store, self._key(folder) or None)
             except _client().exceptions.GenericError as error:
                 if not retries or _BROKEN_OFF not in str(error):
                     raise
-        return None
+                retries -= 1
 
     def size(self, name: str) -> int:
         """The size of a file now, or when its folder was last listed, if that was just now."""

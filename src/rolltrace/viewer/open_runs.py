@@ -135,7 +135,7 @@ class _Retry(NamedTuple):
     """When a run that could not be read is to be read again."""
 
     number: int
-    """Of this retry, part of the stamp from then on."""
+    """Which retry it is, from 1. It is part of the stamp once it is due."""
     at: float
     pause: float
 
@@ -172,8 +172,8 @@ class RunFolder:
                 pause = _RETRY_SECONDS if is_new else min(2 * last.pause, _MAX_RETRY_SECONDS)
                 self._retries[run] = _Retry(last.number + 1, now + pause, pause)
 
-    def _retries_by(self, run: Path, now: float) -> int:
-        """How often a run was to be read again by now."""
+    def _due_retries(self, run: Path, now: float) -> int:
+        """How many retries of a run are due by now."""
         last = self._retries.get(run)
         return 0 if last is None else last.number - (now < last.at)
 
@@ -191,7 +191,7 @@ class RunFolder:
         for run, changed in self._finder.find().items():
             path = as_path(run) if (known := self._scanned.get(run)) is None else known.run.path
             folders = (changed, *(_changed_at(f"{run}/{folder}") for folder in (ROLLOUTS, SCORES, LEDGER)))
-            retries = self._retries_by(path, now)
+            retries = self._due_retries(path, now)
             # A run that is not being written to changes only if a session begins, which adds a file.
             is_same = known is not None and known.folders == folders and known.run.stamp.retries == retries
             if known is None or not is_same or known.run.stamp.is_recent or now >= known.recheck_at:

@@ -110,7 +110,7 @@ class _Formula(msgspec.Struct):
 
     @property
     def number(self) -> int:
-        """Which formula explains most of them; of several, that which explains most groups with equal rewards, too."""
+        """Which formula explains most of these groups. Where several do, groups with equal rewards decide."""
         return max(range(len(FORMULAS)), key=lambda number: (self.matches[number], self.all_matches[number]))
 
     @property
@@ -120,7 +120,7 @@ class _Formula(msgspec.Struct):
 
     @property
     def name(self) -> str | None:
-        """Its name; None if it explains too few, or if there are none."""
+        """Its name; None if it explains too few groups, or if no group has different rewards."""
         return [*FORMULAS][self.number] if self.groups and self.share >= _MOST else None
 
 
