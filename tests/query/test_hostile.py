@@ -45,7 +45,7 @@ def test_damage_in_the_cache_never_gives_other_numbers(tmp_path):
         shutil.copytree(tmp_path / "sound", part.parent)
         part.write_bytes(damaged)
         assert not any(
-            found.is_intact(["rollouts"]) for found in find_parts(run, read_info(LocalFiles(run)).id, "rollouts")
+            found.table("rollouts").is_intact for found in find_parts(run, read_info(LocalFiles(run)).id, "rollouts")
         )
         if number % 4 == 0:
             compact(run)

@@ -427,11 +427,11 @@ def test_a_part_that_cannot_be_published_stays_private(tmp_path, monkeypatch):
         patch.setattr(shutil, "copytree", copy_until_full)
         with pytest.raises(OSError, match="full"):
             publish_part(part, cache, "run")
-    assert part.is_intact(["rollouts"])
+    assert part.table("rollouts").is_intact
     assert list(cache.iterdir()) == []
     published = publish_part(part, cache, "run")
     assert list(cache.iterdir()) == [published.path]
-    assert published.is_intact(["rollouts"])
+    assert published.table("rollouts").is_intact
 
 
 def test_a_reader_that_timed_out_keeps_no_lock(long_run, monkeypatch):

@@ -2,11 +2,11 @@
 
 import math
 import re
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,14 +15,13 @@ from rolltrace.trace.json_numbers import INT64_LIMIT, NON_FINITE
 
 if TYPE_CHECKING:
     import duckdb
-    from nanoarrow._array import CArray, CArrayBuilder
+    from nanoarrow._array import CArray
     from nanoarrow._schema import CSchema
 
 MapNames = tuple[str, ...]
 Kind = str | MapNames
 """The SQL type of a column; in its place, the names in its maps to numbers if all have the same."""
 Values = Sequence[Any]
-Parts = tuple[list[Any], list["CArray"]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -61,7 +60,7 @@ class ArrowTable:
         if self._streams and self._streams[-1].kinds != kinds:
             kinds = tuple(self._types.values())
         arrays = [_column(kind, columns[name]) for name, kind in zip(self._types, kinds, strict=True)]
-        return ArrowChunk(kinds, _array(_row_type(tuple(self._types), kinds), len(arrays[0]), [None], arrays))
+        return ArrowChunk(kinds, _struct(_row_type(tuple(self._types), kinds), arrays))
 
     def append(self, chunk: ArrowChunk) -> None:
         """Add the newest chunk."""
@@ -120,7 +119,7 @@ def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None
 
 
 @lru_cache(maxsize=64)
-def _arrow_type(kind: Kind) -> "CSchema":
+def _arrow_type(kind: Kind, nullable: bool = True) -> "CSchema":
     """The Arrow type of a column."""
     import nanoarrow
 
@@ -136,39 +135,16 @@ def _arrow_type(kind: Kind) -> "CSchema":
         "VARCHAR[]": lambda: nanoarrow.list_(nanoarrow.string()),
         NUMBER_MAP: lambda: nanoarrow.map_(nanoarrow.string(), nanoarrow.float64()),
         COUNTS: lambda: nanoarrow.map_(nanoarrow.string(), nanoarrow.int64()),
+        _BYTES: nanoarrow.binary,
     }[kind]
-    return nanoarrow.c_schema(make_type())
-
-
-def _builder(schema: "CSchema") -> "CArrayBuilder":
-    from nanoarrow._array import CArrayBuilder
-
-    builder = CArrayBuilder.allocate()
-    builder.init_from_schema(schema)
-    return builder
-
-
-def _array(
-    schema: "CSchema", count: int, buffers: Sequence[Any], children: Sequence["CArray"], nulls: int = 0
-) -> "CArray":
-    from nanoarrow._buffer import CBuffer
-
-    builder = _builder(schema)
-    for number, buffer in enumerate(buffers):
-        if buffer is not None:
-            builder.set_buffer(number, CBuffer.from_pybuffer(buffer), move=True)
-    for number, child in enumerate(children):
-        builder.set_child(number, child)
-    builder.set_length(count)
-    builder.set_null_count(nulls)
-    return builder.finish(validation_level="none")
+    return nanoarrow.c_schema(make_type()).modify(nullable=nullable)
 
 
 def _column(kind: Kind, values: Values) -> "CArray":
     """The array of a column. One that repeats a short value, or has none, takes next to no time."""
     if isinstance(kind, tuple):
         numbers = [_build("DOUBLE", column) for column in zip(*map(dict.values, values), strict=True)]
-        return _array(_arrow_type(kind), len(values), [None], numbers)
+        return _struct(_arrow_type(kind), numbers)
     first = values[0]
     is_short = first is None or (kind in _REPEATED_LENGTHS and len(first) <= _REPEATED_LENGTHS[kind])
     if is_short and first == values[-1] and values.count(first) == len(values):
@@ -183,40 +159,46 @@ def _repeated_value(kind: str, value: Any, count: int) -> "CArray":
 
 
 def _build(kind: str, values: Values) -> "CArray":
-    if kind == "VARCHAR":
-        return _texts(values)
+    """The array of a column of one of the SQL types; raises `ValueError` if a text has half of a surrogate pair."""
+    import nanoarrow
+
     if kind == "JSON":
-        return _json(values)
-    try:
-        buffers, children = _BUILDERS[kind](values)
-        return _array(_arrow_type(kind), len(values), [None, *buffers], children)
-    except (TypeError, struct.error):  # there is a None among them: looking for it first takes longer than most columns
-        values = _fitting(values) if kind == "BIGINT" else values
-        validity = _bitmap([value is not None for value in values])
-        buffers, children = _BUILDERS[kind]([_DEFAULTS[kind] if value is None else value for value in values])
-        return _array(_arrow_type(kind), len(values), [validity, *buffers], children, values.count(None))
+        kind, values = _BYTES, _valid_json(values)
+    elif kind == "TIMESTAMP":
+        values = [time if time is None else (time - _EPOCH) // _MICROSECOND for time in values]
+    elif kind in _ITEMS:
+        return _nested(kind, values)
+    try:  # without looking for None, which takes longer
+        return nanoarrow.c_array(values, _arrow_type(kind, kind not in _NUMBERS))
+    except ValueError:
+        if kind not in _NUMBERS:
+            raise
+        return nanoarrow.c_array(list(map(_NUMBERS[kind], values)), _arrow_type(kind))
 
 
-def _bitmap(bits: Sequence[Any]) -> bytes:
-    """One bit for each value, the first in the lowest bit, as Arrow has them."""
-    digits = "".join(["1" if bit else "0" for bit in bits])
-    return int(digits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little")
+def _nested(kind: str, values: Values) -> "CArray":
+    """An array of lists of texts, or of maps from names to numbers."""
+    import nanoarrow
+
+    filled = list(filter(None, values))
+    items = _build("VARCHAR", list(chain.from_iterable(filled)))
+    if _ITEMS[kind]:
+        numbers = _build(_ITEMS[kind], list(chain.from_iterable(map(dict.values, filled))))
+        items = _struct(_arrow_type(kind).child(0), [items, numbers])
+    validity = nanoarrow.c_buffer([value is not None for value in values], nanoarrow.bool_())
+    ends = array("i", accumulate([len(value or ()) for value in values], initial=0))
+    return nanoarrow.c_array_from_buffers(
+        _arrow_type(kind), len(values), [validity, ends], values.count(None), children=[items], validation_level="none"
+    )
 
 
-def _offsets(values: Values) -> bytes:
-    """Where each value begins if they are put one after the other, and where the last one ends."""
-    return struct.pack(f"{len(values) + 1}i", *accumulate(map(len, values), initial=0))
+def _struct(schema: "CSchema", columns: Sequence["CArray"]) -> "CArray":
+    import nanoarrow
+
+    return nanoarrow.c_array_from_buffers(schema, len(columns[0]), [None], 0, children=columns, validation_level="none")
 
 
-def _texts(values: Iterable[Any], append: str = "append_strings") -> "CArray":
-    """Raises `ValueError` if a text has half of a surrogate pair."""
-    builder = _builder(_arrow_type("VARCHAR"))
-    builder.start_appending()
-    getattr(builder, append)(values)
-    return builder.finish(validation_level="none")
-
-
-def _json(values: Values) -> "CArray":
+def _valid_json(values: Values) -> Values:
     """Raises `ValueError` if JSON is not UTF-8, or may have half of a surrogate pair."""
     data = b"".join(filter(None, values))
     if not data.isascii():
@@ -224,24 +206,8 @@ def _json(values: Values) -> "CArray":
     if _SURROGATE.search(data) and _ESCAPED_SURROGATE.search(data):
         raise ValueError("Expected no escaped surrogates.")
     if _NULL in data:
-        values = [None if value is None or bytes(value) == _NULL else value for value in values]
-    return _texts(values, "append_bytes")
-
-
-def _pack(code: str, values: Values) -> Parts:
-    return [struct.pack(f"{len(values)}{code}", *values)], []
-
-
-def _fitting(values: Values) -> Values:
-    """Integers of more than 64 bits are left out of the table; the record has them."""
-    return [value if value is not None and -INT64_LIMIT <= value < INT64_LIMIT else None for value in values]
-
-
-def _floats(values: Values) -> Parts:
-    try:
-        return _pack("d", values)
-    except struct.error:
-        return _pack("d", list(map(as_float, values)))
+        return [None if value is None or bytes(value) == _NULL else value for value in values]
+    return values
 
 
 def as_float(value: Any) -> float:
@@ -252,33 +218,14 @@ def as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _booleans(values: Values) -> Parts:
-    if None in values:
-        raise TypeError("Expected no None.")
-    return [_bitmap(values)], []
-
-
-def _maps(kind: str, item_kind: str, values: Values) -> Parts:
-    """Maps from names to numbers."""
-    filled = list(filter(None, values))
-    keys = _texts(chain.from_iterable(filled))
-    numbers = _build(item_kind, list(chain.from_iterable(map(dict.values, filled))))
-    return [_offsets(values)], [_array(_arrow_type(kind).child(0), len(keys), [None], [keys, numbers])]
-
-
-_BUILDERS: dict[str, Callable[[Values], Parts]] = {
-    "BIGINT": partial(_pack, "q"),
-    "DOUBLE": _floats,
-    "BOOLEAN": _booleans,
-    "TIMESTAMP": lambda values: _pack("q", [(time - _EPOCH) // _MICROSECOND for time in values]),
-    "VARCHAR[]": lambda values: ([_offsets(values)], [_texts(chain.from_iterable(values))]),
-    NUMBER_MAP: partial(_maps, NUMBER_MAP, "DOUBLE"),
-    COUNTS: partial(_maps, COUNTS, "BIGINT"),
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "BIGINT": lambda value: value if value is not None and -INT64_LIMIT <= value < INT64_LIMIT else None,
+    "DOUBLE": lambda value: None if value is None else as_float(value),
+    "TIMESTAMP": lambda value: value,
 }
-"""By the SQL type of a column, what makes the buffers of its array, and the arrays in it."""
+"""By type, what a column has for a value that is not simply a number; integers of more than 64 bits are left out."""
+_BYTES = "BLOB"
+_ITEMS = {"VARCHAR[]": "", NUMBER_MAP: "DOUBLE", COUNTS: "BIGINT"}
+"""By the type of a list or map, the type of the numbers in it; a list has none."""
 _REPEATED_LENGTHS = {"VARCHAR": 64, "VARCHAR[]": 0, NUMBER_MAP: 0, COUNTS: 0}
 """By type, the longest value for which a column that repeats it is cached; those of other types only for None."""
-_DEFAULTS: dict[str, Any] = {
-    "BIGINT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "TIMESTAMP": _EPOCH, "VARCHAR[]": (), NUMBER_MAP: {}, COUNTS: {},
-}  # fmt: skip
-"""By these types, what the array has where there is no value."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from itertools import accumulate, groupby
 from pathlib import Path
 
 import msgspec
@@ -119,17 +120,12 @@ def _merge_all(database: Database) -> list[Part]:
 
 def _batches(parts: Sequence[Part]) -> list[list[Part]]:
     """The parts of a kind in batches that are merged: one, unless its description would be too large to be read."""
-    batches: list[list[Part]] = []
-    size = 0
-    for part in parts:
-        ids = part.info.stats.rows.get(part.info.kind, 0) * _DESCRIPTION_BYTES_PER_ROW
-        description = len(msgspec.json.encode(part.info)) + int(ids)
-        if not batches or size + description > MAX_DESCRIPTION_BYTES:
-            batches.append([])
-            size = 0
-        batches[-1].append(part)
-        size += description
-    return batches
+    sizes = (
+        len(msgspec.json.encode(part.info)) + part.info.stats.rows.get(part.info.kind, 0) * _DESCRIPTION_BYTES_PER_ROW
+        for part in parts
+    )
+    batches = groupby(zip(accumulate(sizes), parts, strict=True), lambda one: one[0] // MAX_DESCRIPTION_BYTES)
+    return [[part for _, part in batch] for _, batch in batches]
 
 
 def _merge_parts(database: Database, run: RunTables, parts: Sequence[Part]) -> Part:

@@ -77,8 +77,6 @@ class RunTables:
         """Those of the lines that are being read."""
         self._segments: dict[str, list[SegmentEntry]] = {}
         """By folder, those that there were when it was last listed: `refresh` does that once."""
-        self._lengths: dict[str, int] = {}
-        """By folder, about how many bytes they have, uncompressed."""
         self._damaged: set[Path] = set()
         self._dropped: dict[str, dict[str, int]] = {}
         """By folder, how far it was read before damaged parts were dropped."""
@@ -162,11 +160,8 @@ class RunTables:
         if self._is_partial and ROLLOUTS not in self.parts:
             return 0.0
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
-        if not pending:
-            return 1.0
-        for folder in KINDS_OF_FOLDER:
-            self._list(folder)  # sets its length, too
-        return max(0.0, 1.0 - pending / max(sum(self._lengths.values()), 1))
+        segments = [entry for folder in KINDS_OF_FOLDER for entry in self._list(folder)] if pending else ()
+        return max(0.0, 1.0 - pending / max(sum(map(estimated_length, segments)), 1))
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were replaced."""
@@ -193,9 +188,8 @@ class RunTables:
 
     def drop_damaged(self) -> bool:
         """Drop parts of which a file was deleted or damaged; returns whether there were any."""
-        bad = [part for parts in self.parts.values() for part in parts if not part.is_intact(part.tables)]
-        self._drop(bad)
-        return bool(bad)
+        self._verified.clear()
+        return sum(self._verify(kind, TABLES_OF_KIND[kind]) for kind in list(self.parts)) > 0  # not `any`: verify all
 
     def publish(self, part: Part) -> Part:
         """Move a private part to the run's cache, or to the user's; if neither is writable, the part stays private."""
@@ -234,7 +228,6 @@ class RunTables:
     def _list(self, folder: str) -> list[SegmentEntry]:
         if folder not in self._segments:
             self._segments[folder] = existing_segments(self._reader.files, folder)
-            self._lengths[folder] = sum(map(estimated_length, self._segments[folder]))
         return self._segments[folder]
 
     def private_path(self, name: str) -> Path:
@@ -263,33 +256,29 @@ class RunTables:
             self._reader.errors.report(error)
         self._cursors = {kinds: cursor for kinds, cursor in self._cursors.items() if kind not in kinds}
 
-    def _verify(self, kind: str, tables: Collection[str], iterations: Bounds | None = None) -> None:
-        """Drop parts of which a file of these tables is damaged. Each file is verified once, when it is needed."""
-        damaged = []
-        for part in (part for part in self.parts[kind] if part.info.may_have(iterations)):
-            new = [table for table in part.tables if table in tables and part.table(table).path not in self._verified]
-            if part.is_intact(new):
-                self._verified |= {part.table(table).path for table in new}
-            else:
-                damaged.append(part)
-        self._drop(damaged)
+    def _verify(self, kind: str, tables: Collection[str], iterations: Bounds | None = None) -> bool:
+        """Drop parts of which a file of these tables is damaged; returns whether there were any.
 
-    def _drop(self, bad: Sequence[Part]) -> None:
-        """Delete damaged parts; what they covered is read again, unless another process has made a part of it."""
+        Each file is verified once, when it is needed. What a dropped part covered is read again, unless another process
+        has made a part of it.
+        """
+        parts = [part for part in self.parts[kind] if part.info.may_have(iterations)]
+        files = [(part, part.table(table)) for part in parts for table in part.tables if table in tables]
+        bad = [part for part, file in files if file.path not in self._verified and not file.is_intact]
+        self._verified |= {file.path for _, file in files}
         if not bad:
-            return
+            return False
         self.expect_changes()
         self._segments.clear()
         self._damaged |= {part.path for part in bad}
         remove_parts(part.path for part in bad)
-        for kind in {part.info.kind for part in bad}:
-            for kinds, processes in self._processes.items():
-                if kind in kinds:
-                    processes.close()
-            if kind in KINDS_OF_FOLDER:
-                self._dropped.setdefault(kind, self.covered[kind])
-            rest = [part for part in self.parts[kind] if part not in bad]
-            self._start(kind, self._find(kind, rest))
+        for kinds, processes in self._processes.items():
+            if kind in kinds:
+                processes.close()
+        if kind in KINDS_OF_FOLDER:
+            self._dropped.setdefault(kind, self.covered[kind])
+        self._start(kind, self._find(kind, [part for part in self.parts[kind] if part not in bad]))
+        return True
 
     def _read(self, kinds: tuple[str, ...], deadline: QueryDeadline, limits: Mapping[str, int] | None = None) -> None:
         """Read new lines, up to `limits`, for kinds that cover the same lines: many in processes, the rest here."""

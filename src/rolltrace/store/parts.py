@@ -122,10 +122,6 @@ class Part(msgspec.Struct, frozen=True):
         """The rows of one table."""
         return ParquetPart(self.path / f"{name}.parquet", self.info)
 
-    def is_intact(self, tables: Iterable[str]) -> bool:
-        """Whether the files of these tables are intact."""
-        return all(self.table(table).is_intact for table in tables if self.info.stats.rows.get(table))
-
 
 def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
     """The parts of a run with tables of this kind that this user, or the user's team, has made."""
