@@ -312,7 +312,7 @@ def test_parts_that_share_nothing_are_compared_once(path, monkeypatch):
             assert numbers(path) == (index + 1, 0, 0, 0)
         assert (len(compared), numbers(path), len(compared)) == (1, (2, 0, 0, 0), 1)
         note = path / "cache" / deduplication.DISTINCT_FILE
-        note.write_bytes(note.read_bytes().replace(b'"slots"', b'"spots"'))
+        note.write_bytes(note.read_bytes().replace(b"slots", b"spots"))
         assert (numbers(path), len(compared)) == ((2, 0, 0, 0), 2)
         write(third, index=1)
         third.flush()

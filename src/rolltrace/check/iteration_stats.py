@@ -1,6 +1,5 @@
 """Numbers of each iteration, for audits of trends. Those about texts are computed once, and kept in the run's cache."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -11,7 +10,7 @@ from rolltrace.check.response_stats import ResponseCounter, ResponseStats, promp
 from rolltrace.query.run import Run
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import sql_literal
-from rolltrace.store.cache_key import cache_folders, publish_signed, read_signed
+from rolltrace.store.cache_key import cache_folders, read_cached, store_cached
 
 Row = dict[str, Any]
 Rows = Callable[[str], Iterator[Row]]
@@ -154,21 +153,14 @@ class IterationStatsCache:
 
     def _load(self, number: int) -> Mapping[StatsKey, "_Stored"]:
         run_id = self._run.info.id
-        for folder in cache_folders(self._run.path, run_id):
-            with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key
-                data = read_signed(folder / _file_name(number), run_id, _MAX_FILE_BYTES)
-                file = msgspec.msgpack.decode(data, type=_File)
-                if file.version == _VERSION:
-                    return dict(file.stats)
-        return {}
+        folders = cache_folders(self._run.path, run_id)
+        files = read_cached(folders, _file_name(number), run_id, _File, _MAX_FILE_BYTES)
+        return next((dict(file.stats) for file in files if file.version == _VERSION), {})
 
     def _store(self, number: int) -> None:
         own = [(key, stored) for key, stored in self._known.items() if key[2] // _ITERATIONS_IN_FILE == number]
-        data = msgspec.msgpack.encode(_File(_VERSION, own))
-        for folder in cache_folders(self._run.path, self._run.info.id):
-            with contextlib.suppress(OSError):  # the run may be read-only
-                publish_signed(folder, _file_name(number), data, self._run.info.id)
-                return
+        folders = cache_folders(self._run.path, self._run.info.id)
+        store_cached(folders, _file_name(number), self._run.info.id, _File(_VERSION, own))
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):

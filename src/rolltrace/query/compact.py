@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from itertools import accumulate, groupby
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.part_writer import merge_parts, parquet_source
+from rolltrace.query.part_writer import in_batches, merge_parts, parquet_source
 from rolltrace.query.run_tables import RunTables
 from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF_KIND
@@ -26,8 +25,8 @@ from rolltrace.store.segment_reader import existing_segments
 
 MAX_DESCRIPTION_BYTES = MAX_INFO_BYTES // 2
 """How large the descriptions of parts are at most that are merged into one."""
-_DESCRIPTION_BYTES_PER_ROW = 0.34
-"""How much the index by id adds."""
+_ID_BYTES_PER_ROW = 0.34
+"""How much the index by id adds to it."""
 _MAX_TRIES = 5
 
 
@@ -90,10 +89,10 @@ def _count_rows(parts: Sequence[Part], database: Database) -> dict[str, int]:
     rows = Counter[str]()
     for part in parts:
         rows.update(part.info.stats.rows)
-    steps = [part.table("steps").path for part in parts if "steps" in part.tables]
-    counted = f"select count(_position) from {parquet_source(steps)}" if steps else "select 0"
-    [(responses,)] = database.connection.execute(counted).fetchall()
-    messages = rows.pop("other_messages", 0) + responses
+    messages = rows.pop("other_messages", 0)
+    if steps := [part.table("steps").path for part in parts if "steps" in part.tables]:
+        counted = database.connection.execute(f"select count(_position) from {parquet_source(steps)}")
+        messages += counted.fetchall()[0][0]
     return {**rows, "messages": messages} if messages else dict(rows)
 
 
@@ -110,22 +109,20 @@ def _merge_all(database: Database) -> list[Part]:
             if run.drop_damaged():
                 continue
             run.store_rewards(QueryDeadline(), also_few=True)
-            batches = [parts for kind in TABLES_OF_KIND for parts in _batches(run.parts[kind])]
-            return [_merge_parts(database, run, parts) for parts in batches]
+            return [
+                _merge_parts(database, run, parts)
+                for kind in TABLES_OF_KIND
+                for parts in in_batches(run.parts[kind], _description_bytes, MAX_DESCRIPTION_BYTES)
+            ]
         except duckdb.Error as error:
             if not run.drop_damaged():
                 raise sql_error(error) from error
     raise StorageError(f"Cannot compact {run.run}: files of its cache were deleted repeatedly. Retry.")
 
 
-def _batches(parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts of a kind in batches that are merged: one, unless its description would be too large to be read."""
-    sizes = (
-        len(msgspec.json.encode(part.info)) + part.info.stats.rows.get(part.info.kind, 0) * _DESCRIPTION_BYTES_PER_ROW
-        for part in parts
-    )
-    batches = groupby(zip(accumulate(sizes), parts, strict=True), lambda one: one[0] // MAX_DESCRIPTION_BYTES)
-    return [[part for _, part in batch] for _, batch in batches]
+def _description_bytes(part: Part) -> float:
+    """About how large the description of a part will be, with its index."""
+    return len(msgspec.json.encode(part.info)) + part.info.stats.rows.get(part.info.kind, 0) * _ID_BYTES_PER_ROW
 
 
 def _merge_parts(database: Database, run: RunTables, parts: Sequence[Part]) -> Part:

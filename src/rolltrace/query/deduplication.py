@@ -3,16 +3,13 @@
 A slot is one index of one group. A rollout without an index is in no slot, and always counts.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
 from rolltrace.query.table_schema import GROUP_COLUMNS, sql_literal
-from rolltrace.store.cache_key import publish_signed, read_signed
+from rolltrace.store.cache_key import read_cached, store_cached
 from rolltrace.store.parts import ParquetPart, PartInfo, RowStats
 from rolltrace.store.sessions import Sessions
 
@@ -22,9 +19,8 @@ if TYPE_CHECKING:
 REPEATED = "_repeated"
 """The table of the lines whose id an earlier line has, see `RepeatedLines`."""
 DUPLICATES = "_duplicates"
-DISTINCT_FILE = "distinct.json"
+DISTINCT_FILE = "distinct.msgpack"
 """The name of the file in a run's `cache/` that says which parts have nothing in common."""
-_MAX_FILE_BYTES = 1 << 20
 SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
 """The columns that are the same for all attempts at one index of a group, in all sessions."""
 _COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
@@ -38,13 +34,8 @@ class DistinctParts:
     def __init__(self, folders: Sequence[Path], run: str) -> None:
         self._folders = folders
         self._run = run
-        self._digests: dict[str, set[str]] = {}
+        self._digests = next(read_cached(folders, DISTINCT_FILE, run, dict[str, set[str]]), {})
         """By what occurs once in them, the checksums of the files."""
-        for folder in folders:
-            with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key
-                data = read_signed(folder / DISTINCT_FILE, run, _MAX_FILE_BYTES)
-                self._digests = msgspec.json.decode(data, type=dict[str, set[str]])
-                break
 
     def includes(self, parts: Sequence[ParquetPart], what: str) -> bool:
         """Whether each `what` is known to occur once in these parts."""
@@ -53,13 +44,9 @@ class DistinctParts:
     def add(self, parts: Sequence[ParquetPart], what: str) -> None:
         """Store that each `what` occurs once in these parts, unless one is private to this process."""
         digests = _digests(parts)
-        if None in digests:
-            return
-        self._digests[what] = {digest for digest in digests if digest}
-        for folder in self._folders:
-            with contextlib.suppress(OSError):  # the run may be read-only
-                publish_signed(folder, DISTINCT_FILE, msgspec.json.encode(self._digests), self._run)
-                break
+        if None not in digests:
+            self._digests[what] = {digest for digest in digests if digest}
+            store_cached(self._folders, DISTINCT_FILE, self._run, self._digests)
 
 
 def _digests(parts: Sequence[ParquetPart]) -> set[str | None]:
@@ -101,8 +88,8 @@ class RepeatedSlots:
 
 def create_duplicates(
     connection: "duckdb.DuckDBPyConnection",
-    rollouts: Sequence[ParquetPart],
-    slots: Sequence[ParquetPart],
+    rollouts: Sequence[Path],
+    slots: Sequence[Path],
     sessions: Sequence[Sessions],
     *,
     is_repeated: bool,
@@ -112,9 +99,9 @@ def create_duplicates(
     `slots` have the hashes of the slots with several rollouts (see `RepeatedSlots`). `sessions` are those of each run.
     With `is_repeated`, the lines in the table `REPEATED` do not count. Returns how many rollouts are superseded.
     """
-    source = without_repeated(parquet_source(part.path for part in rollouts), is_repeated)
-    hashes = parquet_source(part.path for part in slots)
-    connection.execute(f"create table _rows as select {_COLUMNS} from {_hashed(source)} semi join {hashes} using (h)")
+    source = without_repeated(parquet_source(rollouts), is_repeated)
+    repeated = f"{_hashed(source)} semi join {parquet_source(slots)} using (h)"
+    connection.execute(f"create table _rows as select {_COLUMNS} from {repeated}")
     connection.execute(f"""
         create table _slots as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from _rows
         group by {SLOT_COLUMNS} having min(session) <> max(session)

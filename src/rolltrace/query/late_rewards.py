@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.store.layout import ROLLOUTS
-from rolltrace.store.parts import ParquetPart, Part, newer_scores
+from rolltrace.store.parts import ParquetPart, Part
 
 if TYPE_CHECKING:
     import duckdb
+
+AnyPart = TypeVar("AnyPart", Part, ParquetPart)
 
 MAX_JOINED = 8
 """If one of so many rollouts has a late reward, these are stored with the rollouts; fewer are joined by statements."""
@@ -36,19 +38,16 @@ class LateRewards:
 
         If only few rollouts have late rewards, to store them costs more than it saves: they count only if `also_few`.
         """
-        by_scores: dict[tuple[Path, ...], list[Part]] = {}
-        for part in parts:
-            newer = tuple(one.path for one in newer_scores(part.info, scores))
-            if not newer or not part.info.stats.rows:
-                part.info.scores_covered = dict(covered)
-            elif also_few or (newer, part.path) not in self._few:
-                by_scores.setdefault(newer, []).append(part)
         rewards = {one.path: one.info.stats.rewards for one in scores}
-        return {
-            files: own
-            for files, own in by_scores.items()
-            if also_few or sum(rewards[file] for file in files) >= _enough(own)
-        }
+        missing: dict[tuple[Path, ...], list[Part]] = {}
+        for files, own in by_newer_scores(parts, scores).items():
+            for part in own:
+                if not files or not part.tables:
+                    part.info.scores_covered = dict(covered)
+            lacking = [part for part in own if part.tables and (also_few or (files, part.path) not in self._few)]
+            if files and lacking and (also_few or sum(rewards[file] for file in files) >= _enough(lacking)):
+                missing[files] = lacking
+        return missing
 
     def store(
         self, missing: Mapping[tuple[Path, ...], list[Part]], covered: Mapping[str, int], *, also_few: bool
@@ -64,10 +63,10 @@ class LateRewards:
 
     def _create_late(self, scores: Iterable[Path], parts: Sequence[Part]) -> int:
         """Create a table of the rewards from these scores for the rollouts of some parts; returns their number."""
-        rollouts = parquet_source(part.table(ROLLOUTS).path for part in parts)
-        own = f"(from {parquet_source(scores)} s semi join {rollouts} r on r.id = s.rollout)"
-        stored = [part.table(ROLLOUTS).path for part in parts if part.info.scores_covered]
-        latest = select_latest_rewards(own, parquet_source(stored) if stored else None)
+        rollouts = [part.table(ROLLOUTS) for part in parts]
+        source = parquet_source(part.path for part in rollouts)
+        own = f"(from {parquet_source(scores)} s semi join {source} r on r.id = s.rollout)"
+        latest = select_late_rewards(own, rollouts)
         [(count,)] = self._connection.execute(f"create or replace temp table late as {latest}").fetchall()
         return int(count)
 
@@ -83,6 +82,25 @@ class LateRewards:
         """
         copy_to_parquet(self._connection, query, path / f"{ROLLOUTS}.parquet")
         return Part(path, msgspec.structs.replace(part.info, scores_covered=dict(covered), digests={}))
+
+
+def by_newer_scores(parts: Iterable[AnyPart], scores: Sequence[ParquetPart]) -> dict[tuple[Path, ...], list[AnyPart]]:
+    """Parts of rollouts by the files of scores with rewards that they do not include yet, which may be none."""
+    rewards = [one for one in scores if one.info.stats.rewards]
+    by_scores: dict[tuple[Path, ...], list[AnyPart]] = {}
+    for part in parts:
+        covered = part.info.scores_covered
+        newer = [
+            one for one in rewards if any(end > covered.get(file, 0) for file, (_, end) in one.info.ranges.items())
+        ]
+        by_scores.setdefault(tuple(one.path for one in newer), []).append(part)
+    return by_scores
+
+
+def select_late_rewards(scores: str, rollouts: Sequence[ParquetPart]) -> str:
+    """SQL for the rewards of rollouts from scores that they do not include yet."""
+    stored = [part.path for part in rollouts if part.info.scores_covered]
+    return select_latest_rewards(scores, parquet_source(stored) if stored else None)
 
 
 def _enough(parts: Iterable[Part]) -> float:

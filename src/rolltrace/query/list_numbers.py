@@ -1,6 +1,5 @@
 """The numbers of a run in a listing: read from its lines or its tables, and stored until its files change."""
 
-import contextlib
 import hashlib
 import math
 import time
@@ -12,7 +11,7 @@ import msgspec
 
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
-from rolltrace.store.cache_key import cache_folders, publish_signed, read_signed
+from rolltrace.store.cache_key import cache_folders, read_cached, store_cached
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.object_files import files_of
@@ -23,7 +22,6 @@ NUMBERS_FILE = "list.msgpack"
 MAX_POINTS = 60
 """How many points a sparkline has at most."""
 _MAX_PROBLEMS = 3
-_MAX_FILE_BYTES = 1 << 20
 _SETTLED_SECONDS = 2.0
 """A file that changed so recently may change again without a new modification time."""
 _CURVE = f"""
@@ -139,21 +137,12 @@ def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | Non
     if not stamp.is_complete:
         return compute()
     folders = cache_folders(path, run)
-    for folder in folders:
-        with contextlib.suppress(OSError, ValueError):  # it is missing, damaged, or signed with another key
-            data = read_signed(folder / NUMBERS_FILE, run, _MAX_FILE_BYTES)
-            stored = msgspec.msgpack.decode(data, type=_StoredNumbers)
-            if stored.stamp == stamp.files:
-                return stored.numbers
+    for stored in read_cached(folders, NUMBERS_FILE, run, _StoredNumbers):
+        if stored.stamp == stamp.files:
+            return stored.numbers
     numbers = compute()
     if numbers is not None and not numbers.is_incomplete and abs(time.time() - stamp.changed_at) > _SETTLED_SECONDS:
-        data = msgspec.msgpack.encode(_StoredNumbers(stamp.files, numbers))
-        for folder in folders:
-            try:
-                publish_signed(folder, NUMBERS_FILE, data, run)
-                break
-            except OSError:  # the run may be read-only
-                continue
+        store_cached(folders, NUMBERS_FILE, run, _StoredNumbers(stamp.files, numbers))
     return numbers
 
 

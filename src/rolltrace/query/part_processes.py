@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rolltrace.errors import EnvError, StorageError, WorkerError
+from rolltrace.errors import EnvError, WorkerError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
-from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder
+from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, in_batches
 from rolltrace.query.table_schema import FOLDER_OF_KIND
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE
@@ -53,7 +53,6 @@ class PartProcesses:
         """By call, the segments that it reads and their lengths."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
-        self._releases_when_done = False
         self._lock = MakerLock(files.path, "-".join(kinds))
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
@@ -83,7 +82,6 @@ class PartProcesses:
         if self._pool is None:
             self._private.mkdir(exist_ok=True)
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
-        self._releases_when_done = False
         for batch in batches:
             path = self._private / new_id()
             lengths = {file: estimated_length(entry) for file, entry in batch.items()}
@@ -108,19 +106,12 @@ class PartProcesses:
 
         They are sorted by time, not by session: then a part of many concurrent writers has rollouts of few iterations.
         """
-        batches: list[dict[str, SegmentEntry]] = []
-        length = 0
-        for entry in sorted(segments, key=lambda entry: (entry.changed, entry.stem), reverse=True):
-            file, added = f"{self._folder}/{entry.stem}", estimated_length(entry)
-            is_known = file in covered or file in self._tried
-            if is_known or not entry.is_regular or (limits is not None and file not in limits):
-                continue
-            if not batches or length + added > BATCH_BYTES:
-                batches.append({})
-                length = 0
-            batches[-1][file] = entry
-            length += added
-        return batches
+        by_time = sorted(segments, key=lambda entry: (entry.changed, entry.stem), reverse=True)
+        files = {f"{self._folder}/{entry.stem}": entry for entry in by_time if entry.is_regular}
+        known = covered.keys() | self._tried
+        unread = [file for file in files if file not in known and (limits is None or file in limits)]
+        batches = in_batches(unread, lambda file: estimated_length(files[file]), BATCH_BYTES)
+        return [{file: files[file] for file in batch} for batch in batches]
 
     def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[tuple[list[Part], list[ReadError]]]:
         """The parts that were made since the last call, and their errors; with `waits`, until everything is made."""
@@ -137,10 +128,8 @@ class PartProcesses:
                 if not done and not waits:
                     return
         finally:
-            if not self._releases_when_done:  # the caller may never ask for the other parts
-                self._releases_when_done = True
-                for call in list(self._batches):
-                    call.add_done_callback(self._release_if_done)
+            for call in list(self._batches):  # the caller may never ask for the other parts
+                call.add_done_callback(self._release_if_done)
         if self._pool is not None:
             self._pool.stop()
             self._pool = None
@@ -169,7 +158,7 @@ class MakerLock:
         try:
             refuse_link(self._file.path.parent).mkdir(exist_ok=True)
             self.is_elsewhere = not self._file.acquire()
-        except (OSError, StorageError):  # without a file or without locks, every process makes its own
+        except OSError:  # without a file or without locks, every process makes its own
             self.is_elsewhere = False
         return not was_elsewhere and not self.is_elsewhere
 

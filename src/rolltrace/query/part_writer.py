@@ -1,10 +1,10 @@
 """Writes parts: each table of a folder to one Parquet file, of bounded size each."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ from rolltrace.store.read_errors import ReadError
 
 if TYPE_CHECKING:
     import duckdb
+
+Item = TypeVar("Item")
 
 BATCH_BYTES = 64 << 20
 """Lines wait as columns in memory until they have so many bytes; then they become a part."""
@@ -174,6 +176,13 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
     options = f"{_PARQUET}, row_group_size {_TEXT_ROWS}" if path.stem in _WITH_TEXT else _PARQUET
     [(rows,)] = connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})").fetchall()
     return int(rows)
+
+
+def in_batches(items: Sequence[Item], size: Callable[[Item], float], most: float) -> list[list[Item]]:
+    """These items in batches of about this size; one that is larger is a batch of its own."""
+    totals = accumulate(map(size, items))
+    batches = groupby(zip(totals, items, strict=True), lambda one: one[0] // most)
+    return [[item for _, item in batch] for _, batch in batches]
 
 
 def parquet_source(paths: Iterable[Path]) -> str:

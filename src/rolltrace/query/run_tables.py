@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.errors import StorageError
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.late_rewards import LateRewards
 from rolltrace.query.part_processes import MakerLock, PartProcesses, estimated_length
@@ -137,21 +136,21 @@ class RunTables:
         """
         kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
-        before = self._dropped.pop(folder, None)
-        if before is not None and not reads:  # read the same lines again, and no others
-            self._read((folder,), deadline, before)
+        reads = reads or is_new
+        limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
         is_level = not self._processes[folder,].pending
         is_level = is_level and all(self.covered[kind] == self.covered[folder] for kind in kinds)
         is_long = bool(processes.pending) or (is_new and processes.is_long(self._list(folder), self.covered[folder]))
         is_together = is_level and (is_long or len(wanted) == len(kinds))
-        if is_new or reads:
-            self._read(kinds if is_together else (folder,), deadline)
+        if reads or limits is not None:
+            self._read(kinds if is_together else (folder,), deadline, limits)
+        self._dropped.pop(folder, None)
         for kind in kinds:
             if kind in wanted and self.covered[kind] != self.covered[folder] and not is_together:
                 self._read((kind,), deadline, self.covered[folder])
         if self._reader.errors.failures > failures:
             self.incomplete.add(folder)
-        elif is_new or reads:
+        elif reads:
             self.incomplete.discard(folder)
 
     @property
@@ -172,7 +171,7 @@ class RunTables:
     def table_parts(self, table: str, iterations: Bounds | None = None) -> list[ParquetPart]:
         """The parts of one table that have rows, and may have rows of these iterations."""
         parts = [part for part in self.parts[KIND_OF_TABLE[table]] if part.info.may_have(iterations)]
-        return [part.table(table) for part in parts if part.info.stats.rows.get(table)]
+        return [part.table(table) for part in parts if table in part.tables]
 
     def expect_changes(self) -> None:
         """Let the next refresh read new lines although the revision may be the same."""
@@ -197,7 +196,7 @@ class RunTables:
         while self._writable_folders:
             try:
                 published = publish_part(part, self._writable_folders[0], self._reader.info.id)
-            except (OSError, StorageError):
+            except OSError:
                 del self._writable_folders[0]
             else:
                 self._verified |= {published.table(table).path for table in published.tables}

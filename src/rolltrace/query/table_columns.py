@@ -1,7 +1,7 @@
 """Columns of tables from lines of a run. Each line is decoded once, for all tables of its folder."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, chain, compress, pairwise, repeat
 from types import GenericAlias
 from typing import Any, Literal
@@ -73,9 +73,8 @@ def _decoded(field: Field) -> tuple[Any, Any]:
     return kind | None if field.is_nullable else kind, default
 
 
-def _line_struct(record: type[msgspec.Struct], names: Sequence[str], parts: Mapping[str, Any] | None = None) -> Any:
+def _line_struct(record: Any, names: Collection[str], **parts: Any) -> Any:
     """A struct that decodes only these fields of a record; `parts` are the types of its fields that are records."""
-    parts = parts or {}
     defined: list[Any] = []
     fields = [field for field in record_fields(record) if field.name in names or field.name in parts]
     for field in fields:  # in their order, because that is decoded fastest
@@ -93,15 +92,19 @@ def _line_struct(record: type[msgspec.Struct], names: Sequence[str], parts: Mapp
 class _RecordTable:
     """Makes the columns that show the fields of a record from what `struct` decodes of it."""
 
-    def __init__(self, columns: RecordColumns, parts: Mapping[str, Any] | None = None) -> None:
-        flattened = {name: columns.parts(field_by_name(columns.record)[name]) for name in columns.flattened}
+    def __init__(self, columns: RecordColumns, **parts: Any) -> None:
+        fields = field_by_name(columns.record)
+        flattened = {name: columns.parts(fields[name]) for name in columns.flattened}
         plain = [field for field in columns.fields if field.name not in flattened and field.name not in columns.counted]
         parts = {
             **dict.fromkeys(columns.counted, _Ignored),
-            **{name: self._part_struct(columns, name) for name in flattened},
-            **(parts or {}),
+            **{
+                name: _line_struct(fields[name].record, {part.name for part in shown.values()}) | None
+                for name, shown in flattened.items()
+            },
+            **parts,
         }
-        self.struct = _line_struct(columns.record, [field.name for field in plain if field.name not in parts], parts)
+        self.struct = _line_struct(columns.record, {field.name for field in plain}, **parts)
         """What the columns need of a record, and the `parts`."""
         self.decode = msgspec.json.Decoder(self.struct).decode
         self._names = self.struct.__struct_fields__
@@ -109,12 +112,6 @@ class _RecordTable:
         self._flattened = {name: tuple(shown) for name, shown in flattened.items()}
         self._as_text = [field.name for field in plain if field.kind is FieldKind.NAME_OR_INTEGER]
         self._free_form = [field.name for field in plain if field.kind is FieldKind.FREE_FORM]
-
-    @staticmethod
-    def _part_struct(columns: RecordColumns, name: str) -> Any:
-        field = field_by_name(columns.record)[name]
-        shown = [part.name for part in columns.parts(field).values()]
-        return _line_struct(field.record, shown) | None  # type: ignore[arg-type]
 
     def columns(self, records: Sequence[Any]) -> Columns:
         """The columns of some records; raises `RecursionError` if a free-form value is nested too deeply."""
@@ -140,20 +137,19 @@ def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
         return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
 
 
-_steps = _RecordTable(STEP_FIELDS, {"prompt": tuple[int, int], "response": int | _TextOnly, "sampling": int | None})
+_steps = _RecordTable(STEP_FIELDS, prompt=tuple[int, int], response=int | _TextOnly, sampling=int | None)
 _messages = _RecordTable(MESSAGE_FIELDS)
 _NO_MESSAGE = _messages.struct(role=None, content=None)
 """In place of the message of a step whose response is not one of the rollout's messages."""
-_calls = _RecordTable(CALL_FIELDS, {"reply": _TextOnly | None, "quotes": _Ignored})
+_calls = _RecordTable(CALL_FIELDS, reply=_TextOnly | None, quotes=_Ignored)
 _rollouts = _RecordTable(
-    ROLLOUT_FIELDS,
-    {"steps": _steps.struct, "messages": _messages.struct, "calls": _calls.struct, "sampling": msgspec.Raw},
+    ROLLOUT_FIELDS, steps=_steps.struct, messages=_messages.struct, calls=_calls.struct, sampling=msgspec.Raw
 )
 _step_numbers = _RecordTable(
     RecordColumns(Step, set(Step.__struct_fields__) - {"reward_data", "metrics", "usage"}, (), STEP_FIELDS.flattened)
 )
-_rollouts_only = _RecordTable(ROLLOUT_FIELDS, {"steps": _step_numbers.struct})
-_scores = _RecordTable(SCORE_FIELDS, {"calls": _calls.struct})
+_rollouts_only = _RecordTable(ROLLOUT_FIELDS, steps=_step_numbers.struct)
+_scores = _RecordTable(SCORE_FIELDS, calls=_calls.struct)
 
 
 def read_tables(

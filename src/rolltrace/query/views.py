@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import DUPLICATES, REPEATED, create_duplicates, without_repeated
+from rolltrace.query.late_rewards import by_newer_scores, select_late_rewards
 from rolltrace.query.part_writer import empty_query, parquet_source
-from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
     GROUP_COLUMNS,
@@ -19,7 +19,7 @@ from rolltrace.query.table_schema import (
     sql_identifier,
     table_columns,
 )
-from rolltrace.store.parts import ParquetPart, newer_scores
+from rolltrace.store.parts import ParquetPart
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -87,14 +87,15 @@ def _create_rollouts(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
 ) -> int:
     """Create the views of rollouts and of groups; returns how many rollouts were superseded."""
-    joined = _parts_by_joins(connection, runs)
-    with_duplicates = [part for joins, parts in joined.items() if joins.duplicates for part in parts]
+    is_repeated, slots = bool(_paths("repeated", runs)), _paths("slots", runs)
     superseded = 0
-    if with_duplicates:
-        is_repeated = any(joins.is_repeated for joins in joined)
-        slots = [part for parts in runs for part in parts.get("slots", ())]
-        superseded = create_duplicates(connection, with_duplicates, slots, sessions, is_repeated=is_repeated)
-    selects = [_select_rollouts(parts, joins) for joins, parts in joined.items()]
+    if slots:
+        rollouts = _paths("rollouts", [parts for parts in runs if parts.get("slots")])
+        superseded = create_duplicates(connection, rollouts, slots, sessions, is_repeated=is_repeated)
+    selects = [
+        _select_rollouts(parts, late, has_duplicates=bool(slots), is_repeated=is_repeated)
+        for late, parts in _parts_by_late(connection, runs).items()
+    ]
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
     condition = "where not superseded" if superseded else ""
     connection.execute(f"create view _everything as {' union all '.join(selects) or _NO_ROLLOUTS}")
@@ -110,58 +111,35 @@ def _create_rollouts(
     return superseded
 
 
-class _Joins(NamedTuple):
-    """What some rollouts are joined with."""
-
-    duplicates: bool
-    """The table `DUPLICATES`."""
-    late: str | None
-    """The table of late rewards."""
-    is_repeated: bool
-    """The table `REPEATED`."""
-
-
-def _parts_by_joins(
+def _parts_by_late(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts]
-) -> dict[_Joins, list[ParquetPart]]:
-    """The parts that are read together, of all runs: to plan each of hundreds of runs would take seconds."""
-    joined: dict[_Joins, list[ParquetPart]] = {}
+) -> dict[str | None, list[ParquetPart]]:
+    """The parts that are read together, of all runs: to plan each of hundreds of runs would take seconds.
+
+    They are by the table of the rewards from scores that are newer than the part; None if no such score exists.
+    """
+    by_late: dict[str | None, list[ParquetPart]] = {}
     for number, parts in enumerate(runs):
-        rollouts = parts["rollouts"]
-        lates = _create_lates(connection, f"_late_{number}", rollouts, parts.get("scores", ()))
-        for part, late in zip(rollouts, lates, strict=True):
-            joins = _Joins(bool(parts.get("slots")), late, bool(parts.get("repeated")))
-            joined.setdefault(joins, []).append(part)
-    return joined
+        for scores, own in by_newer_scores(parts["rollouts"], parts.get("scores", ())).items():
+            late = f"_late_{number}_{len(by_late)}" if scores else None
+            if scores:
+                connection.execute(f"create table {late} as {select_late_rewards(parquet_source(scores), own)}")
+            by_late.setdefault(late, []).extend(own)
+    return by_late
 
 
-def _create_lates(
-    connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], scores: Sequence[ParquetPart]
-) -> list[str | None]:
-    """For each part, a table of the rewards from scores that are newer than the part; None if no such score exists."""
-    lates = [tuple(score.path for score in newer_scores(part.info, scores)) for part in parts]
-    names = {paths: f"{name}_{number}" for number, paths in enumerate(dict.fromkeys(filter(None, lates)))}
-    for paths, table in names.items():
-        stored = [
-            part.path for part, late in zip(parts, lates, strict=True) if late == paths and part.info.scores_covered
-        ]
-        latest = select_latest_rewards(parquet_source(paths), parquet_source(stored) if stored else None)
-        connection.execute(f"create table {table} as {latest}")
-    return [names.get(paths) for paths in lates]
-
-
-def _select_rollouts(parts: Sequence[ParquetPart], joins: _Joins) -> str:
+def _select_rollouts(parts: Sequence[ParquetPart], late: str | None, *, has_duplicates: bool, is_repeated: bool) -> str:
     reward, joined, flags = "r.reward", "", dict.fromkeys(_FLAGS, "false")
-    if joins.late is not None:
-        joined += f" left join {joins.late} late on late.rollout = r.id"
+    if late is not None:
+        joined += f" left join {late} late on late.rollout = r.id"
         reward = "case when late.rollout is null then r.reward else late.value end"
-    if joins.duplicates:
+    if has_duplicates:
         joined += f" left join {DUPLICATES} d on d.run = r.run and d.id = r.id"
         flags = {name: f"coalesce(d.{name}, false)" for name in _FLAGS}
     columns = [f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds")]
     columns += [f"{reward} as reward", *(f"{sql} as {name}" for name, sql in flags.items())]
     # The newest first: the first rows in a descending order are then found without reading most of the others.
-    source = without_repeated(parquet_source(part.path for part in reversed(parts)), joins.is_repeated)
+    source = without_repeated(parquet_source(part.path for part in reversed(parts)), is_repeated)
     return f"select {', '.join(columns)} from {source} r{joined}"
 
 

@@ -5,8 +5,12 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from rolltrace.errors import ChecksumError, StorageError
 from rolltrace.store.layout import CACHE
@@ -18,6 +22,9 @@ ENVIRONMENT_KEY = "ROLLTRACE_CACHE_KEY"
 SIGNATURE_LENGTH = 64
 
 _KEY_BYTES = 32
+_MAX_VALUE_BYTES = 1 << 20
+
+Value = TypeVar("Value")
 
 
 def sign(data: bytes, context: str = "") -> bytes:
@@ -46,11 +53,29 @@ def read_signed(path: Path, context: str, max_bytes: int) -> bytes:
         return check_signature(file.read(min(size, max_bytes)), context)
 
 
-def publish_signed(folder: Path, name: str, data: bytes, context: str) -> None:
-    """Put a signed file into a cache folder. It is not synced: damage by a power loss is detected."""
-    with unfinished_file(make_cache_folder(folder) / f".{name}-{secrets.token_hex(8)}") as unfinished:
-        unfinished.write_bytes(add_signature(data, context))
-        publish_file(unfinished, folder / name, sync=False)
+def read_cached(
+    folders: Iterable[Path], name: str, context: str, kind: type[Value], max_bytes: int = _MAX_VALUE_BYTES
+) -> Iterator[Value]:
+    """The values in the files of this name in cache folders. What is damaged or has another signature is skipped."""
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):
+            yield msgspec.msgpack.decode(read_signed(folder / name, context, max_bytes), type=kind)
+
+
+def store_cached(folders: Iterable[Path], name: str, context: str, value: object) -> None:
+    """Put a signed file with a value into the first cache folder that can be written to, if any.
+
+    It is not synced: damage by a power loss is detected.
+    """
+    data = add_signature(msgspec.msgpack.encode(value), context)
+    for folder in folders:
+        with (
+            contextlib.suppress(OSError),
+            unfinished_file(make_cache_folder(folder) / f".{name}-{secrets.token_hex(8)}") as unfinished,
+        ):
+            unfinished.write_bytes(data)
+            publish_file(unfinished, folder / name, sync=False)
+            return
 
 
 def cache_folders(run: Path, run_id: str) -> list[Path]:

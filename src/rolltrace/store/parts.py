@@ -161,15 +161,6 @@ def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[lis
     return chosen, covered
 
 
-def newer_scores(part: PartInfo, scores: Sequence[ParquetPart]) -> tuple[ParquetPart, ...]:
-    """The parts of scores whose rewards are not yet in a part of rollouts."""
-    covered = part.scores_covered
-    rewards = (one for one in scores if one.info.stats.rewards)
-    return tuple(
-        one for one in rewards if any(end > covered.get(file, 0) for file, (_, end) in one.info.ranges.items())
-    )
-
-
 def merged_info(infos: Sequence[PartInfo]) -> PartInfo:
     """The description of one part with the rows of several of one kind."""
     stats, ranges = RowStats(), Ranges()
