@@ -22,9 +22,11 @@ def begin(run, index):
     r.send([{"role": "user", "content": "and then?"}])
     return r
 
-def wait():
-    print("ready", flush=True)
-    threading.Event().wait()
+def wait(is_ready=lambda: print("ready", flush=True)):
+    # Again and again: Python forgets a signal that comes just before it waits for a lock, until the wait is over.
+    is_ready()
+    while True:
+        threading.Event().wait(0.05)
 """
 
 
@@ -163,8 +165,7 @@ def test_forked_children_end_their_own(tmp_path):
             children.append(os.fork())
             if children[-1] == 0:
                 childs = begin(run, 1) if number else None
-                os.write(told, b"x")
-                threading.Event().wait()
+                wait(lambda: os.write(told, b"x"))
             os.read(ready, 1)
         for child in children:
             os.kill(child, signal.SIGTERM)
@@ -251,7 +252,8 @@ async def main():
         pass
 run = rolltrace.create_run(path)
 threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
-threading.Event().wait()
+while True:
+    threading.Event().wait(0.05)
 """,
 }
 

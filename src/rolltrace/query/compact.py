@@ -108,7 +108,6 @@ def _merge_all(database: Database) -> list[Part]:
             run.refresh(STORED_COLUMNS, QueryDeadline())
             if run.drop_damaged():
                 continue
-            run.store_rewards(QueryDeadline(), also_few=True)
             return [
                 _merge_parts(database, run, parts)
                 for kind in TABLES_OF_KIND

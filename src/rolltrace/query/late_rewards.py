@@ -32,11 +32,11 @@ class LateRewards:
         """Files of scores, and a part of rollouts that has few rewards of them."""
 
     def missing(
-        self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int], *, also_few: bool
+        self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int]
     ) -> dict[tuple[Path, ...], list[Part]]:
         """The parts that may lack many rewards, by the files of scores with these. `covered`: how far scores were read.
 
-        If only few rollouts have late rewards, to store them costs more than it saves: they count only if `also_few`.
+        If only few rollouts have late rewards, to store them costs more than it saves.
         """
         rewards = {one.path: one.info.stats.rewards for one in scores}
         missing: dict[tuple[Path, ...], list[Part]] = {}
@@ -44,19 +44,19 @@ class LateRewards:
             for part in own:
                 if not files or not part.tables:
                     part.info.scores_covered = dict(covered)
-            lacking = [part for part in own if part.tables and (also_few or (files, part.path) not in self._few)]
-            if files and lacking and (also_few or sum(rewards[file] for file in files) >= _enough(lacking)):
+            lacking = [part for part in own if part.tables and (files, part.path) not in self._few]
+            if files and lacking and sum(rewards[file] for file in files) >= _enough(lacking):
                 missing[files] = lacking
         return missing
 
     def store(
-        self, missing: Mapping[tuple[Path, ...], list[Part]], covered: Mapping[str, int], *, also_few: bool
+        self, missing: Mapping[tuple[Path, ...], list[Part]], covered: Mapping[str, int]
     ) -> Iterator[tuple[Part, Part]]:
         """Each part that lacks rewards with a new one that has them."""
         for files, parts in missing.items():
             for first in range(0, len(parts), _PARTS_AT_ONCE):
                 own = parts[first : first + _PARTS_AT_ONCE]
-                if self._create_late(files, own) >= _enough(own) or also_few:
+                if self._create_late(files, own) >= _enough(own):
                     yield from ((part, self._with_rewards(part, covered)) for part in own)
                 else:
                     self._few |= {(files, part.path) for part in own}

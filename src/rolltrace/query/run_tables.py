@@ -121,7 +121,7 @@ class RunTables:
             self._read_folder(folder, wanted, deadline, is_new=is_new, reads=reads and is_changed)
             self._read_revisions[folder] = revision
         if ROLLOUTS in tables and SCORES in self.parts and iterations is None:
-            self.store_rewards(deadline)
+            self._store_rewards(deadline)
             if self._dropped:  # a part that another process made meanwhile is damaged: read its lines
                 self.refresh(tables, deadline, reads=reads)
         for kind in self.parts:
@@ -204,14 +204,14 @@ class RunTables:
                 return published
         return part
 
-    def store_rewards(self, deadline: QueryDeadline, *, also_few: bool = False) -> None:
+    def _store_rewards(self, deadline: QueryDeadline) -> None:
         """Store the rewards from late scores with the rollouts, unless another process is about it."""
-        if not self._missing_rewards(also_few) or not self._rewards_lock.acquire():
+        if not self._missing_rewards() or not self._rewards_lock.acquire():
             return
         try:
             self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it
-            missing, parts = self._missing_rewards(also_few), self.parts[ROLLOUTS]
-            for part, changed in self._late_rewards.store(missing, self.covered[SCORES], also_few=also_few):
+            parts = self.parts[ROLLOUTS]
+            for part, changed in self._late_rewards.store(self._missing_rewards(), self.covered[SCORES]):
                 deadline.check()
                 new = changed if self._is_private(part) else self.publish(changed)
                 parts[parts.index(part)] = new
@@ -220,9 +220,9 @@ class RunTables:
         finally:
             self._rewards_lock.release()
 
-    def _missing_rewards(self, also_few: bool) -> dict[tuple[Path, ...], list[Part]]:
+    def _missing_rewards(self) -> dict[tuple[Path, ...], list[Part]]:
         scores, covered = self.table_parts("scores"), self.covered[SCORES]
-        return self._late_rewards.missing(self.parts[ROLLOUTS], scores, covered, also_few=also_few)
+        return self._late_rewards.missing(self.parts[ROLLOUTS], scores, covered)
 
     def _list(self, folder: str) -> list[SegmentEntry]:
         if folder not in self._segments:
@@ -316,13 +316,11 @@ class RunTables:
         cursor, covered = self._cursors.get(kinds), self.covered[kinds[0]]
         if limits is None and cursor is not None and cursor.covered == covered:  # or the last statement timed out
             return cursor
-        processes = self._processes[kinds]
-
-        def reads(file: str) -> bool:
-            return file not in processes.pending and (limits is None or covered.get(file, 0) < limits.get(file, 0))
-
+        folder, processes = FOLDER_OF_KIND[kinds[0]], self._processes[kinds]
         finished = {file: size for part in self.parts[kinds[0]] for file, size in part.info.finished.items()}
-        cursor = self._reader.cursor(FOLDER_OF_KIND[kinds[0]], covered, reads, limits, self._errors.append, finished)
+        cursor = self._reader.cursor(
+            folder, covered, lambda file: file not in processes.pending, limits, self._errors.append, finished
+        )
         if limits is None:
             self._cursors[kinds] = cursor
         return cursor

@@ -109,7 +109,8 @@ class Cursor:
         for name in listing.segments if order is None else order(list(listing.segments)):
             file, entry = f"{self._folder}/{name}", listing.segments[name]
             size = (self.finished if entry.is_compressed else self.covered).get(file)
-            if size == entry.size or not self._reads(file):
+            is_beyond = self._limits is not None and self.covered.get(file, 0) >= self._limits.get(file, 0)
+            if size == entry.size or is_beyond or not self._reads(file):
                 continue
             if entry.is_compressed and size is not None:
                 message = f"Expected a file of {size} bytes, got {entry.size}: it was truncated or replaced."
