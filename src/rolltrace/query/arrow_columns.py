@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolltrace.query.table_schema import COUNTS, NUMBER_MAP, sql_identifier
@@ -49,29 +49,27 @@ class ArrowTable:
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
-        self._streams: list[_ArrowStream] = []
-        """At most two: chunks with structs, and then those with maps."""
+        self.chunks: list[ArrowChunk] = []
 
     def new_chunk(self, columns: Mapping[str, Values]) -> ArrowChunk:
         """A chunk of one or more rows; raises `ValueError` if a JSON value has text that DuckDB may not read."""
         kinds: tuple[Kind, ...] = tuple(
             (kind == NUMBER_MAP and _shared_names(columns[name])) or kind for name, kind in self._types.items()
         )
-        if self._streams and self._streams[-1].kinds != kinds:
+        if self.chunks and self.chunks[-1].kinds != kinds:
             kinds = tuple(self._types.values())
         arrays = [_column(kind, columns[name]) for name, kind in zip(self._types, kinds, strict=True)]
         return ArrowChunk(kinds, _struct(_row_type(tuple(self._types), kinds), arrays))
 
-    def append(self, chunk: ArrowChunk) -> None:
-        """Add the newest chunk."""
-        if not self._streams or self._streams[-1].kinds != chunk.kinds:
-            self._streams.append(_ArrowStream(tuple(self._types), chunk.kinds))
-        self._streams[-1].chunks.append(chunk.rows)
-
     @contextmanager
     def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
         """SQL for the rows, which may be read any number of times while this is open."""
-        streams = self._streams or [_ArrowStream(tuple(self._types), tuple(self._types.values()))]
+        from nanoarrow import Array
+
+        streams = [  # at most two: chunks with structs, and then those with maps
+            Array.from_chunks([chunk.rows for chunk in chunks], validate=False)
+            for _, chunks in groupby(self.chunks, lambda chunk: chunk.kinds)
+        ] or [Array.from_chunks((), _row_type(tuple(self._types), tuple(self._types.values())))]
         views = {f"_rows_{number}": stream for number, stream in enumerate(streams)}
         columns = ", ".join(
             f"{sql_identifier(name)}::{kind} as {sql_identifier(name)}" for name, kind in self._types.items()
@@ -83,21 +81,6 @@ class ArrowTable:
         finally:
             for name in views:
                 connection.unregister(name)
-
-
-class _ArrowStream:
-    """Chunks whose columns are of the same kinds."""
-
-    def __init__(self, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> None:
-        self.kinds = kinds
-        self.chunks: list[CArray] = []
-        self._type = _row_type(names, kinds)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        from nanoarrow._array_stream import CArrayStream
-
-        stream = CArrayStream.from_c_arrays(self.chunks, self._type, validate=False)
-        return stream.__arrow_c_stream__(requested_schema)
 
 
 @lru_cache(maxsize=64)

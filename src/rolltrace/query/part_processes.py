@@ -30,8 +30,6 @@ from rolltrace.trace.ids import new_id
 if TYPE_CHECKING:
     import duckdb
 
-_COMPRESSION = 4
-"""About how many times smaller a compressed segment is."""
 _LIMITS = EngineLimits("512MB", threads=1)
 _POLL_SECONDS = 0.1
 _NOT_MADE = (WorkerError, EnvError, OSError)
@@ -49,17 +47,13 @@ class PartProcesses:
         self._folder = FOLDER_OF_KIND[kinds[0]]
         self._private = private
         self._pool: ProcessPool | None = None
-        self._batches: dict[Future[bytes], dict[str, int]] = {}
-        """By call, the segments that it reads and their lengths."""
+        self._batches: dict[Future[bytes], dict[str, SegmentEntry]] = {}
+        """By call, the segments that it reads."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._lock = MakerLock(files.path, "-".join(kinds))
-        self.pending: dict[str, int] = {}
-        """The segments that are being read, and their lengths."""
-
-    def is_long(self, segments: Sequence[SegmentEntry], covered: dict[str, int]) -> bool:
-        """Whether those of these segments that were not read yet are enough for several parts."""
-        return len(self._unread(segments, covered, None)) > 1
+        self.pending: dict[str, SegmentEntry] = {}
+        """The segments that are being read."""
 
     def start(
         self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None = None
@@ -71,27 +65,26 @@ class PartProcesses:
         """
         if not self._batches:
             self.pending = {}
-        batches = self._unread(segments, covered, limits)
+        batches = self.unread(segments, covered, limits)
         if not batches or (len(batches) == 1 and not self._lock.is_elsewhere):
             if not self._batches:
                 self._lock.release()
             return True
         if not self._lock.acquire():
-            self.pending |= {file: estimated_length(entry) for batch in batches for file, entry in batch.items()}
+            self.pending |= {file: entry for batch in batches for file, entry in batch.items()}
             return False
         if self._pool is None:
             self._private.mkdir(exist_ok=True)
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
         for batch in batches:
             path = self._private / new_id()
-            lengths = {file: estimated_length(entry) for file, entry in batch.items()}
             ends = None if limits is None else {file: limits[file] for file in batch}
             self._tried |= batch.keys()
             with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
                 entries = list(batch.values())[::-1]  # the oldest first
                 call = self._pool.submit(_build, self._files, self._kinds, entries, ends, str(path))
-                self._batches[call] = lengths
-                self.pending |= lengths
+                self._batches[call] = batch
+                self.pending |= batch
         return True
 
     def _release_if_done(self, _: object) -> None:
@@ -99,8 +92,8 @@ class PartProcesses:
         if all(call.done() for call in list(self._batches)):
             self._lock.release()
 
-    def _unread(
-        self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None
+    def unread(
+        self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None = None
     ) -> list[dict[str, SegmentEntry]]:
         """Segments that were not read yet, the newest first, in batches of the size of a part.
 
@@ -110,7 +103,7 @@ class PartProcesses:
         files = {f"{self._folder}/{entry.stem}": entry for entry in by_time if entry.is_regular}
         known = covered.keys() | self._tried
         unread = [file for file in files if file not in known and (limits is None or file in limits)]
-        batches = in_batches(unread, lambda file: estimated_length(files[file]), BATCH_BYTES)
+        batches = in_batches(unread, lambda file: files[file].estimated_length, BATCH_BYTES)
         return [{file: files[file] for file in batch} for batch in batches]
 
     def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[tuple[list[Part], list[ReadError]]]:
@@ -165,11 +158,6 @@ class MakerLock:
     def release(self) -> None:
         """Let another process make parts."""
         self._file.release()
-
-
-def estimated_length(segment: SegmentEntry) -> int:
-    """About how many bytes a segment has, uncompressed."""
-    return segment.size * _COMPRESSION if segment.is_compressed else segment.size
 
 
 @cache

@@ -129,7 +129,7 @@ class PartBuilder:
         made = [table for table, rows in stats.rows.items() if rows and table in self._tables]
         chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
         for table, chunk in chunks.items():
-            self._tables[table].append(chunk)
+            self._tables[table].chunks.append(chunk)
         self._stats.merge(stats)
         self._errors += errors
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.late_rewards import LateRewards
-from rolltrace.query.part_processes import MakerLock, PartProcesses, estimated_length
+from rolltrace.query.part_processes import MakerLock, PartProcesses
 from rolltrace.query.part_writer import PartBuilder, index_ids, merge_parts
 from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, LAYOUT_VERSION, TABLES_OF_KIND
 from rolltrace.store.cache_key import cache_folders
@@ -76,11 +76,10 @@ class RunTables:
         """Those of the lines that are being read."""
         self._segments: dict[str, list[SegmentEntry]] = {}
         """By folder, those that there were when it was last listed: `refresh` does that once."""
-        self._damaged: set[Path] = set()
         self._dropped: dict[str, dict[str, int]] = {}
         """By folder, how far it was read before damaged parts were dropped."""
-        self._replaced: set[Path] = set()
-        """Parts in a cache that are deleted when no statement uses them."""
+        self._discarded: set[Path] = set()
+        """Parts in a cache that are damaged or were replaced; they are deleted when no statement uses them."""
         self._rewards_lock = MakerLock(run, "rewards")
         self._late_rewards = LateRewards(connection, self.private_path)
         self._verified: set[Path] = set()
@@ -140,8 +139,8 @@ class RunTables:
         limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
         is_level = not self._processes[folder,].pending
         is_level = is_level and all(self.covered[kind] == self.covered[folder] for kind in kinds)
-        is_long = bool(processes.pending) or (is_new and processes.is_long(self._list(folder), self.covered[folder]))
-        is_together = is_level and (is_long or len(wanted) == len(kinds))
+        is_long = is_new and len(processes.unread(self._list(folder), self.covered[folder])) > 1
+        is_together = is_level and (is_long or bool(processes.pending) or len(wanted) == len(kinds))
         if reads or limits is not None:
             self._read(kinds if is_together else (folder,), deadline, limits)
         self._dropped.pop(folder, None)
@@ -158,15 +157,16 @@ class RunTables:
         """About which part of the run the tables cover, from 0 to 1."""
         if self._is_partial and ROLLOUTS not in self.parts:
             return 0.0
-        pending = sum(sum(one.pending.values()) for one in self._processes.values())
-        segments = [entry for folder in KINDS_OF_FOLDER for entry in self._list(folder)] if pending else ()
-        return max(0.0, 1.0 - pending / max(sum(map(estimated_length, segments)), 1))
+        pending = [entry for processes in self._processes.values() for entry in processes.pending.values()]
+        everything = [entry for folder in KINDS_OF_FOLDER for entry in self._list(folder)] if pending else ()
+        unread, total = (sum(entry.estimated_length for entry in entries) for entries in (pending, everything))
+        return max(0.0, 1.0 - unread / max(total, 1))
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were replaced."""
         for processes in self._processes.values():
             processes.close()
-        remove_parts(self._replaced)
+        remove_parts(self._discarded)
 
     def table_parts(self, table: str, iterations: Bounds | None = None) -> list[ParquetPart]:
         """The parts of one table that have rows, and may have rows of these iterations."""
@@ -216,7 +216,7 @@ class RunTables:
                 new = changed if self._is_private(part) else self.publish(changed)
                 parts[parts.index(part)] = new
                 if not self._is_private(new):
-                    self._replaced.add(part.path)
+                    self._discarded.add(part.path)
         finally:
             self._rewards_lock.release()
 
@@ -238,12 +238,11 @@ class RunTables:
         used = used | {part.path for parts in self.parts.values() for part in parts}
         for path in set(self._private.iterdir()) - used:
             path.unlink() if path.is_file() else shutil.rmtree(path)
-        remove_parts(self._replaced - used)
-        self._replaced &= used
+        remove_parts(self._discarded - used)
 
     def _find(self, kind: str, own: Sequence[Part] = ()) -> list[Part]:
-        """These parts, and those in the caches that are neither known to be damaged nor replaced."""
-        known = {part.path for part in own} | self._damaged | self._replaced
+        """These parts, and those in the caches that were not discarded."""
+        known = {part.path for part in own} | self._discarded
         found = find_parts(self.run, self._reader.info.id, kind)
         return [*own, *(part for part in found if part.info.layout == LAYOUT_VERSION and part.path not in known)]
 
@@ -253,7 +252,6 @@ class RunTables:
         self.parts[kind], self.covered[kind] = covering_parts(parts, segment_sizes(folder, self._list(folder)))
         for error in (error for part in self.parts[kind] for error in part.info.errors):
             self._reader.errors.report(error)
-        self._cursors = {kinds: cursor for kinds, cursor in self._cursors.items() if kind not in kinds}
 
     def _verify(self, kind: str, tables: Collection[str], iterations: Bounds | None = None) -> bool:
         """Drop parts of which a file of these tables is damaged; returns whether there were any.
@@ -269,7 +267,7 @@ class RunTables:
             return False
         self.expect_changes()
         self._segments.clear()
-        self._damaged |= {part.path for part in bad}
+        self._discarded |= {part.path for part in bad}
         remove_parts(part.path for part in bad)
         for kinds, processes in self._processes.items():
             if kind in kinds:
@@ -314,7 +312,7 @@ class RunTables:
     def _cursor(self, kinds: tuple[str, ...], limits: Mapping[str, int] | None) -> Cursor:
         """Reads the lines that are left to this process."""
         cursor, covered = self._cursors.get(kinds), self.covered[kinds[0]]
-        if limits is None and cursor is not None and cursor.covered == covered:  # or the last statement timed out
+        if limits is None and cursor is not None and cursor.covered == covered:  # unless a statement has timed out
             return cursor
         folder, processes = FOLDER_OF_KIND[kinds[0]], self._processes[kinds]
         finished = {file: size for part in self.parts[kinds[0]] for file, size in part.info.finished.items()}

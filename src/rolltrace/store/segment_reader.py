@@ -88,6 +88,10 @@ def _line(start: int, end: int, pieces: list[bytes], has_hole: bool) -> Line:
     return Line(start, end, b"".join(pieces) if end - start <= _BUFFER_BYTES else b"")
 
 
+_COMPRESSION = 4
+"""About how many times smaller a compressed segment is."""
+
+
 class SegmentEntry(NamedTuple):
     """A segment of a folder, and what the listing says about its file."""
 
@@ -108,6 +112,11 @@ class SegmentEntry(NamedTuple):
     def file_name(self) -> str:
         """Its name with a suffix."""
         return f"{self.stem}{COMPRESSED_SUFFIX if self.is_compressed else PLAIN_SUFFIX}"
+
+    @property
+    def estimated_length(self) -> int:
+        """About how many bytes it has, uncompressed."""
+        return self.size * _COMPRESSION if self.is_compressed else self.size
 
 
 class SegmentListing(NamedTuple):
