@@ -36,6 +36,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.segment_reader import existing_segments
+from rolltrace.temp_folders import FileLock
 from rolltrace.trace.codec import add_checksum
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -376,8 +377,8 @@ def test_readers_that_are_killed_leave_nothing_wrong(long_run, rounds):
 def test_a_reader_that_waited_and_is_closed_keeps_no_lock(long_run, monkeypatch, tmp_path):
     """A reader that waited for another's parts builds none itself, and after it is closed others can lock."""
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
-    other = part_processes.MakerLock(long_run, "rollouts")
-    assert other.acquire()
+    other = FileLock(long_run / "cache" / ".rollouts.lock")
+    assert part_processes.acquire_lock(other)
     files = LocalFiles(long_run)
     waiting, segments = (
         part_processes.PartProcesses(files, ("rollouts",), tmp_path),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from rolltrace.query.part_writer import copy_to_parquet, parquet_source
-from rolltrace.query.score_order import select_latest_rewards
+from rolltrace.query.score_order import select_latest_scores
 from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.parts import ParquetPart, Part
 
@@ -100,7 +100,7 @@ def by_newer_scores(parts: Iterable[AnyPart], scores: Sequence[ParquetPart]) -> 
 def select_late_rewards(scores: str, rollouts: Sequence[ParquetPart]) -> str:
     """SQL for the rewards of rollouts from scores that they do not include yet."""
     stored = [part.path for part in rollouts if part.info.scores_covered]
-    return select_latest_rewards(scores, parquet_source(stored) if stored else None)
+    return select_latest_scores(scores, "reward", stored_rollouts=parquet_source(stored) if stored else None)
 
 
 def _enough(parts: Iterable[Part]) -> float:

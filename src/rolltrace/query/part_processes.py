@@ -51,7 +51,10 @@ class PartProcesses:
         """By call, the segments that it reads."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
-        self._lock = MakerLock(files.path, "-".join(kinds))
+        self._lock = FileLock(files.path / CACHE / f".{'-'.join(kinds)}.lock")
+        """That of the process that makes these parts. Other processes use what it makes."""
+        self._is_elsewhere = False
+        """Whether another process had it the last time."""
         self.pending: dict[str, SegmentEntry] = {}
         """The segments that are being read."""
 
@@ -66,11 +69,12 @@ class PartProcesses:
         if not self._batches:
             self.pending = {}
         batches = self.unread(segments, covered, limits)
-        if not batches or (len(batches) == 1 and not self._lock.is_elsewhere):
+        if not batches or (len(batches) == 1 and not self._is_elsewhere):
             if not self._batches:
                 self._lock.release()
             return True
-        if not self._lock.acquire():
+        was_elsewhere, self._is_elsewhere = self._is_elsewhere, not acquire_lock(self._lock)
+        if was_elsewhere or self._is_elsewhere:
             self.pending |= {file: entry for batch in batches for file, entry in batch.items()}
             return False
         if self._pool is None:
@@ -137,27 +141,13 @@ class PartProcesses:
         self._lock.release()
 
 
-class MakerLock:
-    """The lock of the process that makes some parts of a run. Other processes use what it makes."""
-
-    def __init__(self, run: Path, name: str) -> None:
-        self._file = FileLock(run / CACHE / f".{name}.lock")
-        self.is_elsewhere = False
-        """Whether another process had it when this one last tried to acquire it."""
-
-    def acquire(self) -> bool:
-        """Whether this process makes the parts. If another one did, the first answer is False: look for its parts."""
-        was_elsewhere = self.is_elsewhere
-        try:
-            refuse_link(self._file.path.parent).mkdir(exist_ok=True)
-            self.is_elsewhere = not self._file.acquire()
-        except OSError:  # without a file or without locks, every process makes its own
-            self.is_elsewhere = False
-        return not was_elsewhere and not self.is_elsewhere
-
-    def release(self) -> None:
-        """Let another process make parts."""
-        self._file.release()
+def acquire_lock(lock: FileLock) -> bool:
+    """Whether this process makes parts now; without a file or without locks, every process makes its own."""
+    try:
+        refuse_link(lock.path.parent).mkdir(exist_ok=True)
+        return lock.acquire()
+    except OSError:
+        return True
 
 
 @cache

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.late_rewards import LateRewards
-from rolltrace.query.part_processes import MakerLock, PartProcesses
+from rolltrace.query.part_processes import PartProcesses, acquire_lock
 from rolltrace.query.part_writer import PartBuilder, index_ids, merge_parts
 from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, LAYOUT_VERSION, TABLES_OF_KIND
 from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.parts import (
     Bounds,
     ParquetPart,
@@ -29,6 +29,7 @@ from rolltrace.store.parts import (
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.store.segment_reader import SegmentEntry, existing_segments
+from rolltrace.temp_folders import FileLock
 from rolltrace.trace.ids import new_id
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class RunTables:
         """By folder, how far it was read before damaged parts were dropped."""
         self._discarded: set[Path] = set()
         """Parts in a cache that are damaged or were replaced; they are deleted when no statement uses them."""
-        self._rewards_lock = MakerLock(run, "rewards")
+        self._rewards_lock = FileLock(run / CACHE / ".rewards.lock")
         self._late_rewards = LateRewards(connection, self.private_path)
         self._verified: set[Path] = set()
         self._writable_folders = list(self.cache_folders)
@@ -206,7 +207,7 @@ class RunTables:
 
     def _store_rewards(self, deadline: QueryDeadline) -> None:
         """Store the rewards from late scores with the rollouts, unless another process is about it."""
-        if not self._missing_rewards() or not self._rewards_lock.acquire():
+        if not self._missing_rewards() or not acquire_lock(self._rewards_lock):
             return
         try:
             self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it

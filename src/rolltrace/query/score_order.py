@@ -87,17 +87,12 @@ REWARD_ORDER_TYPE = 'STRUCT(moment TIMESTAMP, session VARCHAR, writer VARCHAR, s
 """The column `reward_order` of stored rollouts: which score gave the reward; null if the line did."""
 
 
-def select_latest_rewards(scores: str, stored_rollouts: str | None = None) -> str:
-    """SQL: by rollout, the `value` of the latest score named `reward`, and its `reward_order`.
-
-    `scores` is a table of scores. `stored_rollouts` is a table of rollouts that have the rewards of earlier scores: the
-    score that gave a reward there is compared with those that came since.
-    """
-    return select_latest_scores(scores, "reward", stored_rollouts=stored_rollouts)
-
-
 def select_latest_scores(scores: str, name: str, value: str = "value", *, stored_rollouts: str | None = None) -> str:
-    """SQL: the same for the scores of a name, with an expression over their columns as `value`."""
+    """SQL: by rollout, the `value` of the latest score of a name, and its `reward_order`.
+
+    `scores` is a table of scores, and `value` an expression over its columns. `stored_rollouts` is a table of rollouts
+    that have the rewards of earlier scores: the score that gave a reward there is compared with those that came since.
+    """
     columns = f"rollout, session, _writer, _sequence, _offset, created_at, {value} as value"
     source = f"select {columns} from {scores} where name = {sql_literal(name)} and rollout is not null"
     if stored_rollouts is not None:

@@ -131,10 +131,8 @@ def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
     """The values of each field; None where there is no record."""
     if not any(records):
         return repeat(records, width)
-    try:
-        return zip(*map(astuple, records), strict=True)
-    except TypeError:  # there is a None among them
-        return zip(*[(None,) * width if record is None else astuple(record) for record in records], strict=True)
+    nothing = (None,) * width
+    return zip(*[nothing if record is None else astuple(record) for record in records], strict=True)
 
 
 _steps = _RecordTable(STEP_FIELDS, prompt=tuple[int, int], response=int | _TextOnly, sampling=int | None)
@@ -230,11 +228,11 @@ def _repeated(values: Sequence[Any], owners: Sequence[int]) -> list[Any]:
 def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: Columns) -> tuple[Columns, Columns]:
     """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
     sizes = [len(record.messages) for record in records]
-    ends = list(accumulate(sizes))
+    starts = list(accumulate(sizes, initial=0))
     owners, message_owners = _owners(rollouts["steps"]), _owners(sizes)
     messages = [message for record in records for message in record.messages]
     numbers = [  # by step, that of the message that is its response
-        ends[owner] - sizes[owner] + response if type(response) is int and 0 <= response < sizes[owner] else None
+        starts[owner] + response if type(response) is int and 0 <= response < sizes[owner] else None
         for owner, response in zip(owners, steps["response"], strict=True)
     ]
     step_of = {number: step for step, number in enumerate(numbers)}  # the last one, if several have the same response

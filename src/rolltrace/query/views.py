@@ -15,7 +15,6 @@ from rolltrace.query.table_schema import (
     ROLLOUT_COLUMNS,
     SMALL_TABLES,
     STORED_COLUMNS,
-    WRITTEN,
     sql_identifier,
     table_columns,
 )
@@ -51,9 +50,7 @@ def create_views(
             late = f"union all ({_score_calls(runs, superseded)})" if table == "calls" else ""
             connection.execute(f"create view {table} as select {shown} from ({rows}) t {without_superseded} {late}")
     if "scores" in tables:
-        shown = ", ".join(
-            sql_identifier(name) for name in STORED_COLUMNS["scores"] if name not in {**LOCATION_COLUMNS, **WRITTEN}
-        )
+        shown = ", ".join(map(sql_identifier, table_columns("scores")))
         connection.execute(f"create view {LOCATION_VIEWS['scores']} as {_rows('scores', runs)}")
         connection.execute(f"create view scores as select {shown} from {LOCATION_VIEWS['scores']}")
     for table in SMALL_TABLES:
@@ -98,14 +95,15 @@ def _create_rollouts(
     ]
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
     condition = "where not superseded" if superseded else ""
-    connection.execute(f"create view _everything as {' union all '.join(selects) or _NO_ROLLOUTS}")
-    connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
-    connection.execute(f"create view rollouts as select {shown} from _everything {condition}")
-    connection.execute(
-        f"create view {LOCATION_VIEWS['rollouts']} as "
-        f"select {shown}, {', '.join(LOCATION_COLUMNS)} from _everything {condition}"
-    )
-    connection.execute(f"create view groups as {groups_query(f'(from _everything {condition})')}")
+    views = {
+        "_everything": " union all ".join(selects) or _NO_ROLLOUTS,
+        "every_rollout": f"select {shown}, superseded from _everything",
+        "rollouts": f"select {shown} from _everything {condition}",
+        LOCATION_VIEWS["rollouts"]: f"select {shown}, {', '.join(LOCATION_COLUMNS)} from _everything {condition}",
+        "groups": groups_query(f"(from _everything {condition})"),
+    }
+    for name, query in views.items():
+        connection.execute(f"create view {name} as {query}")
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
     return superseded
