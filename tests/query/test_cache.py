@@ -300,6 +300,16 @@ def test_late_scores_after_compaction(path):
     assert count(path, "select mean, has_signal from groups") == (3.0, True)
 
 
+def test_other_programs_read_late_rewards_after_compaction(path):
+    """Even if only few rollouts have one: a program that reads the Parquet files joins no scores."""
+    first, *_ = fill(path, *range(20))
+    with create_run(path, join=True) as writer:
+        score(writer, first, 5.0)
+    compact(path)
+    rewards = duckdb.sql(f"select id, reward from '{path}/cache/part-*/rollouts.parquet'").fetchall()
+    assert (len(rewards), dict(rewards)[first]) == (20, 5.0)
+
+
 def _compact_in_process(path, barrier):
     barrier.wait()
     compact(path)

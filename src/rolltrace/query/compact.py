@@ -103,6 +103,7 @@ def _merge_all(database: Database) -> list[Part]:
     # Rows have no order of their own, and keeping one while copying needs memory for every row.
     database.connection.execute("set preserve_insertion_order = false")
     [run] = database.runs
+    run.late_rewards.min_share = 0.0  # other programs that read the tables join none
     for _ in range(_MAX_TRIES):
         try:
             run.refresh(STORED_COLUMNS, QueryDeadline())

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 AnyPart = TypeVar("AnyPart", Part, ParquetPart)
 
-MAX_JOINED = 8
-"""If one of so many rollouts has a late reward, these are stored with the rollouts; fewer are joined by statements."""
 _PARTS_AT_ONCE = 8
 """The rewards of so many parts are looked up, and held in memory, at once."""
 
@@ -28,6 +26,8 @@ class LateRewards:
     def __init__(self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path]) -> None:
         self._connection = connection
         self._new_path = new_path
+        self.min_share = 1 / 8
+        """The share of rollouts with late rewards from which on these are stored; fewer are joined by statements."""
         self._few: set[tuple[tuple[Path, ...], Path]] = set()
         """Files of scores, and a part of rollouts that has few rewards of them."""
 
@@ -45,7 +45,7 @@ class LateRewards:
                 if not files or not part.tables:
                     part.info.scores_covered = dict(covered)
             lacking = [part for part in own if part.tables and (files, part.path) not in self._few]
-            if files and lacking and sum(rewards[file] for file in files) >= _enough(lacking):
+            if files and lacking and sum(rewards[file] for file in files) >= self._enough(lacking):
                 missing[files] = lacking
         return missing
 
@@ -56,10 +56,13 @@ class LateRewards:
         for files, parts in missing.items():
             for first in range(0, len(parts), _PARTS_AT_ONCE):
                 own = parts[first : first + _PARTS_AT_ONCE]
-                if self._create_late(files, own) >= _enough(own):
+                if self._create_late(files, own) >= self._enough(own):
                     yield from ((part, self._with_rewards(part, covered)) for part in own)
                 else:
                     self._few |= {(files, part.path) for part in own}
+
+    def _enough(self, parts: Iterable[Part]) -> float:
+        return sum(part.info.stats.rows[ROLLOUTS] for part in parts) * self.min_share
 
     def _create_late(self, scores: Iterable[Path], parts: Sequence[Part]) -> int:
         """Create a table of the rewards from these scores for the rollouts of some parts; returns their number."""
@@ -101,7 +104,3 @@ def select_late_rewards(scores: str, rollouts: Sequence[ParquetPart]) -> str:
     """SQL for the rewards of rollouts from scores that they do not include yet."""
     stored = [part.path for part in rollouts if part.info.scores_covered]
     return select_latest_scores(scores, "reward", stored_rollouts=parquet_source(stored) if stored else None)
-
-
-def _enough(parts: Iterable[Part]) -> float:
-    return sum(part.info.stats.rows[ROLLOUTS] for part in parts) / MAX_JOINED

@@ -82,7 +82,7 @@ class RunTables:
         self._discarded: set[Path] = set()
         """Parts in a cache that are damaged or were replaced; they are deleted when no statement uses them."""
         self._rewards_lock = FileLock(run / CACHE / ".rewards.lock")
-        self._late_rewards = LateRewards(connection, self.private_path)
+        self.late_rewards = LateRewards(connection, self.private_path)
         self._verified: set[Path] = set()
         self._writable_folders = list(self.cache_folders)
         self._is_partial = is_partial
@@ -212,7 +212,7 @@ class RunTables:
         try:
             self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it
             parts = self.parts[ROLLOUTS]
-            for part, changed in self._late_rewards.store(self._missing_rewards(), self.covered[SCORES]):
+            for part, changed in self.late_rewards.store(self._missing_rewards(), self.covered[SCORES]):
                 deadline.check()
                 new = changed if self._is_private(part) else self.publish(changed)
                 parts[parts.index(part)] = new
@@ -223,7 +223,7 @@ class RunTables:
 
     def _missing_rewards(self) -> dict[tuple[Path, ...], list[Part]]:
         scores, covered = self.table_parts("scores"), self.covered[SCORES]
-        return self._late_rewards.missing(self.parts[ROLLOUTS], scores, covered)
+        return self.late_rewards.missing(self.parts[ROLLOUTS], scores, covered)
 
     def _list(self, folder: str) -> list[SegmentEntry]:
         if folder not in self._segments:
