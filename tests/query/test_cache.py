@@ -401,16 +401,24 @@ def test_lines_without_rows_are_covered(path, monkeypatch, file_reads):
     assert file_reads.bytes_read(path / "rollouts") == 0
 
 
-def test_a_cache_may_be_deleted_between_queries_of_different_tables(path, opened):
-    """Deleted files of tables that an earlier query used do not break a query of another table."""
-    with create_run(path) as writer:
-        write(writer)
-    compact(path)
-    run = opened(path)
-    assert run.sql("select size from groups").fetchall() == [(1,)]
-    shutil.rmtree(path / "cache")
-    assert run.sql("select count(*) from rollouts").fetchall() == [(1,)]
-    assert run.sql("select size from groups").fetchall() == [(1,)]
+ASKED = ("groups", "steps", "messages", "scores")
+
+
+@pytest.mark.parametrize("first", ASKED)
+def test_a_cache_may_be_deleted_between_queries_of_different_tables(path, opened, monkeypatch, first):
+    """Deleted files of tables that earlier queries used do not break a query of another table."""
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    one, *_ = fill(path, 0, 1, 2)
+    with create_run(path, join=True) as writer:
+        score(writer, one, 5.0)
+    expected = {table: opened(path).sql(f"from {table} order by all").fetchall() for table in ASKED}
+    for second in ASKED:
+        run = opened(path)
+        for table in (first, second):
+            assert run.sql(f"from {table} order by all").fetchall() == expected[table]
+        shutil.rmtree(path / "cache")
+        for table in (second, first):
+            assert run.sql(f"from {table} order by all").fetchall() == expected[table], (first, second, table)
 
 
 def test_parts_of_another_key_or_run_are_not_used(path, monkeypatch):

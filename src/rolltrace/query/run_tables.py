@@ -122,7 +122,7 @@ class RunTables:
             self._read_revisions[folder] = revision
         if ROLLOUTS in tables and SCORES in self.parts and iterations is None:
             self._store_rewards(deadline)
-            if self._dropped:  # a part that another process made meanwhile is damaged: read its lines
+            if ROLLOUTS in self._dropped:  # a part that another process made meanwhile is damaged: read its lines
                 self.refresh(tables, deadline, reads=reads)
         for kind in self.parts:
             self._merge_small_parts(kind, deadline)
