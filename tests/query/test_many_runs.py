@@ -52,6 +52,24 @@ def test_many_runs_have_the_rows_of_each(tmp_path):
     assert sorted(rows(tmp_path)) == sorted(row for path in tmp_path.iterdir() for row in rows(path))
 
 
+def test_runs_with_files_of_the_same_name(tmp_path, opened):
+    """A line that repeats another costs nothing in a run whose files happen to have the same names."""
+    for path in make_runs(tmp_path, 2):
+        with create_run(path, join=True, continues=()) as writer, open_run(path) as run:
+            for rollout in run.rollouts():
+                score(writer, rollout.id, 7.0)
+        for folder in ("rollouts", "scores"):
+            [segment] = (path / folder).iterdir()
+            segment.rename(segment.with_name("rank0-000000.jsonl"))
+    for folder in ("rollouts", "scores"):
+        segment = path / folder / "rank0-000000.jsonl"
+        first, *others = segment.read_bytes().splitlines(keepends=True)
+        segment.write_bytes(b"".join([first, first, *others]))
+    run = opened(tmp_path)
+    for table in ("rollouts", "steps", "scores"):
+        assert run.sql(f"select count(*) from {table}").fetchall() == [(8,)]
+
+
 def test_plain_runs_are_one_table(tmp_path, opened):
     """A statement over many runs reads one list of files, and does not plan each run."""
     for path in make_runs(tmp_path)[:2]:

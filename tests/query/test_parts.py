@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -270,6 +272,43 @@ def test_two_readers_do_not_make_the_same_parts(long_run, monkeypatch):
         assert [one.result()[0] for one in both] == [everything[0], everything[0]]
     cached = duckdb.sql(f"select count(*) from '{long_run}/cache/part-*/rollouts.parquet'").fetchall()
     assert cached == [(len(everything[0][0]),)]
+
+
+@given(st.lists(st.integers(0, 20)), st.integers(1, 20))
+def test_batches_are_as_large_as_allowed(sizes, most):
+    """Batches keep the order of the items, none is empty or too large, and no two neighbours would fit into one."""
+    batches = part_writer.in_batches(sizes, float, most)
+    assert [size for batch in batches for size in batch] == sizes
+    assert all(len(batch) == 1 or sum(batch) <= most for batch in batches)
+    assert all(sum(batch) + after[0] > most for batch, after in itertools.pairwise(batches))
+
+
+def test_damaged_parts_of_another_process_are_not_used(long_run, tmp_path, monkeypatch):
+    """If one file of what it made is damaged, no line is read twice, and none is lost."""
+    everything = answers(long_run)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    copy = shutil.copytree(long_run, tmp_path / "copy")
+    assert answers(copy) == everything
+    for file in copy.glob("cache/part-*/rollouts.parquet"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    lock = FileLock(long_run / "cache" / ".rollouts-texts.lock")
+    assert part_processes.acquire_lock(lock)
+    waits = []
+
+    def make_parts(_):
+        """What the other process does while this one waits."""
+        if not waits:
+            for part in copy.glob("cache/part-*"):
+                shutil.copytree(part, long_run / "cache" / part.name)
+            lock.release()
+        waits.append(1)
+
+    monkeypatch.setattr(run_tables, "time", SimpleNamespace(sleep=make_parts))
+    assert answers(long_run) == everything
+    assert waits
 
 
 def _kill_itself(*_):

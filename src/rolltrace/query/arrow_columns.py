@@ -50,6 +50,7 @@ class ArrowTable:
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
         self.chunks: list[ArrowChunk] = []
+        """In order. Add a new chunk before the next one is made."""
 
     def new_chunk(self, columns: Mapping[str, Values]) -> ArrowChunk:
         """A chunk of one or more rows; raises `ValueError` if a JSON value has text that DuckDB may not read."""
@@ -208,6 +209,7 @@ _NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 """By type, what a column has for a value that is not simply a number; integers of more than 64 bits are left out."""
 _BYTES = "BLOB"
+"""JSON is passed as bytes, which are already text in UTF-8."""
 _ITEMS = {"VARCHAR[]": "", NUMBER_MAP: "DOUBLE", COUNTS: "BIGINT"}
 """By the type of a list or map, the type of the numbers in it; a list has none."""
 _REPEATED_LENGTHS = {"VARCHAR": 64, "VARCHAR[]": 0, NUMBER_MAP: 0, COUNTS: 0}

@@ -122,7 +122,7 @@ def _hashed(source: str) -> str:
 
 def without_repeated(source: str, is_repeated: bool) -> str:
     """The rows of a table of lines, without lines that repeat others."""
-    return f"(from {source} anti join {REPEATED} using (_file, _offset))" if is_repeated else source
+    return f"(from {source} anti join {REPEATED} using (run, _file, _offset))" if is_repeated else source
 
 
 def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sequence[Sessions]) -> str:

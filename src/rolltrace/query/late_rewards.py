@@ -1,4 +1,4 @@
-"""Stores the rewards from late scores with the rollouts, so that statements need not join them."""
+"""The rewards from late scores: many are stored with the rollouts, so that statements need not join them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,9 +34,10 @@ class LateRewards:
     def missing(
         self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int]
     ) -> dict[tuple[Path, ...], list[Part]]:
-        """The parts that may lack many rewards, by the files of scores with these. `covered`: how far scores were read.
+        """The parts that may lack many rewards, by the files of scores with these.
 
-        If only few rollouts have late rewards, to store them costs more than it saves.
+        To store few rewards costs more than it saves. Parts that lack none are marked as up to date with `covered`,
+        which says how far scores were read.
         """
         rewards = {one.path: one.info.stats.rewards for one in scores}
         missing: dict[tuple[Path, ...], list[Part]] = {}

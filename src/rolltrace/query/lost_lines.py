@@ -80,7 +80,7 @@ class RepeatedLines:
         self._distinct = distinct
         self._known: set[Path] = set()
         self.parts: list[ParquetPart] = []
-        """The table of these lines, with id, _file and _offset; an empty list if no line repeats another."""
+        """The table of these lines, with run, id, _file and _offset; an empty list if no line repeats another."""
         self.files: dict[str, tuple[int, int]] = {}
         """By file, how many of its lines they are, and the first offset."""
         self.copies: dict[str, int] = {}
@@ -107,8 +107,8 @@ class RepeatedLines:
             return
         path = self._new_path("repeated").with_suffix(".parquet")
         before = "".join(f" union all from {parquet_source([part.path])}" for part in self.parts)
-        lines = f"select id, _file, _offset, bool_or(is_copy) as is_copy from ({_REPEATED.format(source)}{before})"
-        copy_to_parquet(self._connection, f"{lines} group by id, _file, _offset", path)
+        lines = f"select run, id, _file, _offset, bool_or(is_copy) as is_copy from ({_REPEATED.format(source)}{before})"
+        copy_to_parquet(self._connection, f"{lines} group by all", path)
         columns = "_file, count(*), min(_offset), count(*) filter (is_copy)"
         counts = f"select {columns} from {parquet_source([path])} group by _file order by _file"
         rows = self._connection.execute(counts).fetchall()
@@ -125,10 +125,10 @@ def _overlap(part: Part, other: Part) -> bool:
 
 
 _REPEATED = """
-    select id, _file, _offset,
+    select run, id, _file, _offset,
         row_number() over (partition by id, regexp_replace(_file, '-[^-]*$', '') order by _file, _offset) > 1 as is_copy
     from (
-        select lines.* from (select id, _file, _offset, hash(id) as h from {0}) lines
+        select lines.* from (select run, id, _file, _offset, hash(id) as h from {0}) lines
         semi join (select hash(id) as h from {0} group by h having count(*) > 1) using (h)
     ) qualify row_number() over (partition by id order by _file, _offset) > 1
 """

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import msgspec
 
@@ -49,6 +50,8 @@ class PartProcesses:
         self._pool: ProcessPool | None = None
         self._batches: dict[Future[bytes], dict[str, SegmentEntry]] = {}
         """By call, the segments that it reads."""
+        self._watched: WeakSet[Future[bytes]] = WeakSet()
+        """Those calls after which the lock is released."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._lock = FileLock(files.path / CACHE / f".{'-'.join(kinds)}.lock")
@@ -125,7 +128,8 @@ class PartProcesses:
                 if not done and not waits:
                     return
         finally:
-            for call in list(self._batches):  # the caller may never ask for the other parts
+            for call in self._batches.keys() - self._watched:  # the caller may never ask for the other parts
+                self._watched.add(call)
                 call.add_done_callback(self._release_if_done)
         if self._pool is not None:
             self._pool.stop()
@@ -142,7 +146,7 @@ class PartProcesses:
 
 
 def acquire_lock(lock: FileLock) -> bool:
-    """Whether this process makes parts now; without a file or without locks, every process makes its own."""
+    """Whether this process has the lock, and so does the work; without a file or without locks, every process does."""
     try:
         refuse_link(lock.path.parent).mkdir(exist_ok=True)
         return lock.acquire()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -179,10 +179,16 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
 
 
 def in_batches(items: Sequence[Item], size: Callable[[Item], float], most: float) -> list[list[Item]]:
-    """These items in batches of about this size; one that is larger is a batch of its own."""
-    totals = accumulate(map(size, items))
-    batches = groupby(zip(totals, items, strict=True), lambda one: one[0] // most)
-    return [[item for _, item in batch] for _, batch in batches]
+    """These items, in order, in batches of at most this size; one that is larger is a batch of its own."""
+    batches: list[list[Item]] = []
+    total = 0.0
+    for item in items:
+        total += size(item)
+        if not batches or total > most:
+            batches.append([])
+            total = size(item)
+        batches[-1].append(item)
+    return batches
 
 
 def parquet_source(paths: Iterable[Path]) -> str:

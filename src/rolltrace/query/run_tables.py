@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +80,7 @@ class RunTables:
         self._dropped: dict[str, dict[str, int]] = {}
         """By folder, how far it was read before damaged parts were dropped."""
         self._discarded: set[Path] = set()
-        """Parts in a cache that are damaged or were replaced; they are deleted when no statement uses them."""
+        """Parts in a cache that are damaged, or were replaced: those are deleted when no statement uses them."""
         self._rewards_lock = FileLock(run / CACHE / ".rewards.lock")
         self.late_rewards = LateRewards(connection, self.private_path)
         self._verified: set[Path] = set()
@@ -122,8 +122,6 @@ class RunTables:
             self._read_revisions[folder] = revision
         if ROLLOUTS in tables and SCORES in self.parts and iterations is None:
             self._store_rewards(deadline)
-            if ROLLOUTS in self._dropped:  # a part that another process made meanwhile is damaged: read its lines
-                self.refresh(tables, deadline, reads=reads)
         for kind in self.parts:
             self._merge_small_parts(kind, deadline)
 
@@ -164,7 +162,7 @@ class RunTables:
         return max(0.0, 1.0 - unread / max(total, 1))
 
     def close(self) -> None:
-        """End the processes that make parts, and delete parts that were replaced."""
+        """End the processes that make parts, and delete parts that were discarded."""
         for processes in self._processes.values():
             processes.close()
         remove_parts(self._discarded)
@@ -257,19 +255,13 @@ class RunTables:
     def _verify(self, kind: str, tables: Collection[str], iterations: Bounds | None = None) -> bool:
         """Drop parts of which a file of these tables is damaged; returns whether there were any.
 
-        Each file is verified once, when it is needed. What a dropped part covered is read again, unless another process
-        has made a part of it.
+        What a dropped part covered is read again, unless another process has made a part of it.
         """
-        parts = [part for part in self.parts[kind] if part.info.may_have(iterations)]
-        files = [(part, part.table(table)) for part in parts for table in part.tables if table in tables]
-        bad = [part for part, file in files if file.path not in self._verified and not file.is_intact]
-        self._verified |= {file.path for _, file in files}
+        bad = self._discard_damaged([part for part in self.parts[kind] if part.info.may_have(iterations)], tables)
         if not bad:
             return False
         self.expect_changes()
         self._segments.clear()
-        self._discarded |= {part.path for part in bad}
-        remove_parts(part.path for part in bad)
         for kinds, processes in self._processes.items():
             if kind in kinds:
                 processes.close()
@@ -277,6 +269,15 @@ class RunTables:
             self._dropped.setdefault(kind, self.covered[kind])
         self._start(kind, self._find(kind, [part for part in self.parts[kind] if part not in bad]))
         return True
+
+    def _discard_damaged(self, parts: Iterable[Part], tables: Collection[str]) -> list[Part]:
+        """Those of these parts of which a file of these tables is damaged; each file is verified once."""
+        files = [(part, part.table(table)) for part in parts for table in part.tables if table in tables]
+        bad = [part for part, file in files if file.path not in self._verified and not file.is_intact]
+        self._verified |= {file.path for _, file in files}  # also those that are deleted: they are not used again
+        self._discarded |= {part.path for part in bad}
+        remove_parts(part.path for part in bad)
+        return bad
 
     def _read(self, kinds: tuple[str, ...], deadline: QueryDeadline, limits: Mapping[str, int] | None = None) -> None:
         """Read new lines, up to `limits`, for kinds that cover the same lines: many in processes, the rest here."""
@@ -325,14 +326,18 @@ class RunTables:
         return cursor
 
     def _add_published(self, kinds: tuple[str, ...], *, of_same_lines: bool = False) -> None:
-        """Use parts that another process has made since the last look.
+        """Use parts that another process has made since the last look, unless they are damaged.
 
         They are used if they cover as much as before, and the same lines for all kinds: no line may be read twice.
         """
         self._segments.clear()
         folder = FOLDER_OF_KIND[kinds[0]]
         sizes = segment_sizes(folder, self._list(folder))
-        parts = {kind: self._find(kind, self.parts[kind]) for kind in kinds}
+        parts = {}
+        for kind in kinds:
+            found = self._find(kind, self.parts[kind])
+            bad = self._discard_damaged([part for part in found if part not in self.parts[kind]], TABLES_OF_KIND[kind])
+            parts[kind] = [part for part in found if part not in bad]
         reached = [covering_parts(own, sizes)[1] for own in parts.values()]
         before = self.covered[kinds[0]]
         if any(covered != reached[0] for covered in reached) or (of_same_lines and reached[0] != before):
@@ -340,7 +345,6 @@ class RunTables:
         if all(reached[0].get(file, 0) >= end for file, end in before.items()):
             for kind, own in parts.items():
                 self._start(kind, own)
-                self._verify(kind, TABLES_OF_KIND[kind])
         self._on_progress(self.coverage)
 
     def _add(self, parts: list[Part]) -> None:
