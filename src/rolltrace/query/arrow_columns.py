@@ -1,6 +1,5 @@
 """Columns of Python values as Arrow arrays, which DuckDB reads without parsing text."""
 
-import math
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +9,10 @@ from functools import lru_cache
 from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import nanoarrow
+
 from rolltrace.query.table_schema import COUNTS, NUMBER_MAP, sql_identifier
-from rolltrace.trace.json_numbers import INT64_LIMIT, NON_FINITE
+from rolltrace.trace.json_numbers import INT64_LIMIT, parse_float
 
 if TYPE_CHECKING:
     import duckdb
@@ -65,12 +66,10 @@ class ArrowTable:
     @contextmanager
     def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
         """SQL for the rows, which may be read any number of times while this is open."""
-        from nanoarrow import Array
-
         streams = [  # at most two: chunks with structs, and then those with maps
-            Array.from_chunks([chunk.rows for chunk in chunks], validate=False)
+            nanoarrow.Array.from_chunks([chunk.rows for chunk in chunks], validate=False)
             for _, chunks in groupby(self.chunks, lambda chunk: chunk.kinds)
-        ] or [Array.from_chunks((), _row_type(tuple(self._types), tuple(self._types.values())))]
+        ] or [nanoarrow.Array.from_chunks((), _row_type(tuple(self._types), tuple(self._types.values())))]
         views = {f"_rows_{number}": stream for number, stream in enumerate(streams)}
         columns = ", ".join(
             f"{sql_identifier(name)}::{kind} as {sql_identifier(name)}" for name, kind in self._types.items()
@@ -87,8 +86,6 @@ class ArrowTable:
 @lru_cache(maxsize=64)
 def _row_type(names: tuple[str, ...], kinds: tuple[Kind, ...]) -> "CSchema":
     """The Arrow type of the rows of a table."""
-    import nanoarrow
-
     return nanoarrow.c_schema(nanoarrow.struct(dict(zip(names, map(_arrow_type, kinds), strict=True))))
 
 
@@ -105,8 +102,6 @@ def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None
 @lru_cache(maxsize=64)
 def _arrow_type(kind: Kind, nullable: bool = True) -> "CSchema":
     """The Arrow type of a column."""
-    import nanoarrow
-
     if isinstance(kind, tuple):
         return nanoarrow.c_schema(nanoarrow.struct(dict.fromkeys(kind, nanoarrow.float64())))
     make_type = {
@@ -144,8 +139,6 @@ def _repeated_value(kind: str, value: Any, count: int) -> "CArray":
 
 def _build(kind: str, values: Values) -> "CArray":
     """The array of a column of one of the SQL types; raises `ValueError` if a text has half of a surrogate pair."""
-    import nanoarrow
-
     if kind == "JSON":
         kind, values = _BYTES, _valid_json(values)
     elif kind == "TIMESTAMP":
@@ -162,8 +155,6 @@ def _build(kind: str, values: Values) -> "CArray":
 
 def _nested(kind: str, values: Values) -> "CArray":
     """An array of lists of texts, or of maps from names to numbers."""
-    import nanoarrow
-
     filled = list(filter(None, values))
     items = _build("VARCHAR", list(chain.from_iterable(filled)))
     if _ITEMS[kind]:
@@ -177,8 +168,6 @@ def _nested(kind: str, values: Values) -> "CArray":
 
 
 def _struct(schema: "CSchema", columns: Sequence["CArray"]) -> "CArray":
-    import nanoarrow
-
     return nanoarrow.c_array_from_buffers(schema, len(columns[0]), [None], 0, children=columns, validation_level="none")
 
 
@@ -194,17 +183,9 @@ def _valid_json(values: Values) -> Values:
     return values
 
 
-def as_float(value: Any) -> float:
-    """Numbers that are not finite are written as text; an integer may be larger than every finite float."""
-    try:
-        return NON_FINITE[value] if type(value) is str else float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "BIGINT": lambda value: value if value is not None and -INT64_LIMIT <= value < INT64_LIMIT else None,
-    "DOUBLE": lambda value: None if value is None else as_float(value),
+    "DOUBLE": lambda value: None if value is None else parse_float(value),
     "TIMESTAMP": lambda value: value,
 }
 """By type, what a column has for a value that is not simply a number; integers of more than 64 bits are left out."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from rolltrace.query.part_writer import copy_to_parquet, parquet_source
+from rolltrace.query.part_writer import copy_to_parquet, in_batches, parquet_source
 from rolltrace.query.score_order import select_latest_scores
 from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.parts import ParquetPart, Part
@@ -55,8 +55,7 @@ class LateRewards:
     ) -> Iterator[tuple[Part, Part]]:
         """Each part that lacks rewards with a new one that has them."""
         for files, parts in missing.items():
-            for first in range(0, len(parts), _PARTS_AT_ONCE):
-                own = parts[first : first + _PARTS_AT_ONCE]
+            for own in in_batches(parts, lambda _: 1, _PARTS_AT_ONCE):
                 if self._create_late(files, own) >= self._enough(own):
                     yield from ((part, self._with_rewards(part, covered)) for part in own)
                 else:

@@ -84,12 +84,12 @@ class PartProcesses:
             self._private.mkdir(exist_ok=True)
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
         for batch in batches:
-            path = self._private / new_id()
             ends = None if limits is None else {file: limits[file] for file in batch}
             self._tried |= batch.keys()
             with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
                 entries = list(batch.values())[::-1]  # the oldest first
-                call = self._pool.submit(_build, self._files, self._kinds, entries, ends, str(path))
+                path = str(self._private / new_id())
+                call = self._pool.submit(_build, self._files, self._kinds, entries, ends, path)
                 self._batches[call] = batch
                 self.pending |= batch
         return True

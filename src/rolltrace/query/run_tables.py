@@ -289,8 +289,7 @@ class RunTables:
                 break
             deadline.check()
             time.sleep(_WAIT_SECONDS)
-        is_partial = self._is_partial and bool(self.parts[kind])
-        for parts, errors in processes.finished(deadline, waits=not is_partial):
+        for parts, errors in processes.finished(deadline, waits=not (self._is_partial and self.parts[kind])):
             self._add([Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in parts])
             for error in errors:
                 self._reader.errors.report(error)

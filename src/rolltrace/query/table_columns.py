@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, chain, compress, pairwise, repeat
 from types import GenericAlias
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
 
-from rolltrace.query.arrow_columns import as_float
 from rolltrace.query.score_order import write_position
 from rolltrace.query.table_schema import (
     CALL_FIELDS,
@@ -31,13 +30,11 @@ from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.field_types import Field, FieldKind, Timestamp, field_by_name, record_fields
 from rolltrace.trace.freeform import check_nesting
+from rolltrace.trace.json_numbers import Float, Number, parse_float
 from rolltrace.trace.limits import MAX_NESTING
 from rolltrace.trace.rollout import Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.strict_json import json_encoder
-
-Real = float | Literal["NaN", "Infinity", "-Infinity"] | None
-NumberMap = dict[str, float | int | bool | Literal["NaN", "Infinity", "-Infinity"]]
 
 DecodeScore = Callable[[bytes], Score]
 Columns = dict[str, Sequence[Any]]
@@ -49,9 +46,9 @@ _DECODED_TYPES: dict[str, Any] = {
     "VARCHAR[]": list[str],
     "BIGINT": int | None,
     "BOOLEAN": bool,
-    "DOUBLE": Real,
+    "DOUBLE": Float | None,
     "TIMESTAMP": Timestamp,
-    NUMBER_MAP: NumberMap,
+    NUMBER_MAP: dict[str, Number],
 }
 """By the type of a column, what its field is decoded to; others are not decoded."""
 
@@ -331,7 +328,7 @@ def _sum_by_name(maps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             for name, value in numbers.items():
                 sums[name] = sums.get(name, 0.0) + value
     except (TypeError, OverflowError):
-        return _sum_by_name([{name: as_float(value) for name, value in one.items()} for one in maps])
+        return _sum_by_name([{name: parse_float(value) for name, value in one.items()} for one in maps])
     return sums
 
 

@@ -6,7 +6,6 @@ import re
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -226,5 +225,5 @@ class IdIndex:
             return any(data in block.data for block in segment.blocks(first))
         return False
 
-    def _open_segment(self, name: str) -> "closing[SegmentReader]":
-        return closing(open_segment(self._run_files, f"{self._folder}/{name}"))
+    def _open_segment(self, name: str) -> "contextlib.closing[SegmentReader]":
+        return contextlib.closing(open_segment(self._run_files, f"{self._folder}/{name}"))

@@ -55,6 +55,14 @@ def parse_number(value: Any) -> Any:
     return NON_FINITE[value] if type(value) is str else value
 
 
+def parse_float(value: Any) -> float:
+    """The same as a float; an integer that is larger than every finite one is infinite."""
+    try:
+        return float(parse_number(value))
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def parse_numbers(values: dict[str, Any]) -> None:
     """Turn the text of non-finite numbers in a decoded map back into numbers, in place."""
     for name, value in values.items():
