@@ -1,7 +1,7 @@
 """Columns of Python values as Arrow arrays, which DuckDB reads without parsing text."""
 
 import re
-from array import array
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -61,7 +61,7 @@ class ArrowTable:
         if self.chunks and self.chunks[-1].kinds != kinds:
             kinds = tuple(self._types.values())
         arrays = [_column(kind, columns[name]) for name, kind in zip(self._types, kinds, strict=True)]
-        return ArrowChunk(kinds, _struct(_row_type(tuple(self._types), kinds), arrays))
+        return ArrowChunk(kinds, _array(_row_type(tuple(self._types), kinds), len(arrays[0]), [None], arrays))
 
     @contextmanager
     def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
@@ -100,7 +100,7 @@ def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None
 
 
 @lru_cache(maxsize=64)
-def _arrow_type(kind: Kind, nullable: bool = True) -> "CSchema":
+def _arrow_type(kind: Kind) -> "CSchema":
     """The Arrow type of a column."""
     if isinstance(kind, tuple):
         return nanoarrow.c_schema(nanoarrow.struct(dict.fromkeys(kind, nanoarrow.float64())))
@@ -116,14 +116,14 @@ def _arrow_type(kind: Kind, nullable: bool = True) -> "CSchema":
         COUNTS: lambda: nanoarrow.map_(nanoarrow.string(), nanoarrow.int64()),
         _BYTES: nanoarrow.binary,
     }[kind]
-    return nanoarrow.c_schema(make_type()).modify(nullable=nullable)
+    return nanoarrow.c_schema(make_type())
 
 
 def _column(kind: Kind, values: Values) -> "CArray":
     """The array of a column. One that repeats a short value, or has none, takes next to no time."""
     if isinstance(kind, tuple):
         numbers = [_build("DOUBLE", column) for column in zip(*map(dict.values, values), strict=True)]
-        return _struct(_arrow_type(kind), numbers)
+        return _array(_arrow_type(kind), len(values), [None], numbers)
     first = values[0]
     is_short = first is None or (kind in _REPEATED_LENGTHS and len(first) <= _REPEATED_LENGTHS[kind])
     if is_short and first == values[-1] and values.count(first) == len(values):
@@ -139,18 +139,19 @@ def _repeated_value(kind: str, value: Any, count: int) -> "CArray":
 
 def _build(kind: str, values: Values) -> "CArray":
     """The array of a column of one of the SQL types; raises `ValueError` if a text has half of a surrogate pair."""
+    if kind in _ITEMS:
+        return _nested(kind, values)
     if kind == "JSON":
         kind, values = _BYTES, _valid_json(values)
     elif kind == "TIMESTAMP":
         values = [time if time is None else (time - _EPOCH) // _MICROSECOND for time in values]
-    elif kind in _ITEMS:
-        return _nested(kind, values)
-    try:  # without looking for None, which takes longer
-        return nanoarrow.c_array(values, _arrow_type(kind, kind not in _NUMBERS))
-    except ValueError:
-        if kind not in _NUMBERS:
-            raise
-        return nanoarrow.c_array(list(map(_NUMBERS[kind], values)), _arrow_type(kind))
+    if kind in _NUMBERS:
+        code, as_number = _NUMBERS[kind]
+        try:  # without looking for None, which takes longer
+            return _array(_arrow_type(kind), len(values), [None, struct.pack(f"{len(values)}{code}", *values)])
+        except struct.error:
+            values = list(map(as_number, values))
+    return nanoarrow.c_array(values, _arrow_type(kind))
 
 
 def _nested(kind: str, values: Values) -> "CArray":
@@ -159,16 +160,17 @@ def _nested(kind: str, values: Values) -> "CArray":
     items = _build("VARCHAR", list(chain.from_iterable(filled)))
     if _ITEMS[kind]:
         numbers = _build(_ITEMS[kind], list(chain.from_iterable(map(dict.values, filled))))
-        items = _struct(_arrow_type(kind).child(0), [items, numbers])
-    validity = nanoarrow.c_buffer([value is not None for value in values], nanoarrow.bool_())
-    ends = array("i", accumulate([len(value or ()) for value in values], initial=0))
-    return nanoarrow.c_array_from_buffers(
-        _arrow_type(kind), len(values), [validity, ends], values.count(None), children=[items], validation_level="none"
-    )
+        items = _array(_arrow_type(kind).child(0), len(items), [None], [items, numbers])
+    nulls = values.count(None)
+    validity = nanoarrow.c_buffer([value is not None for value in values], nanoarrow.bool_()) if nulls else None
+    ends = accumulate([len(value or ()) for value in values], initial=0)
+    return _array(_arrow_type(kind), len(values), [validity, struct.pack(f"{len(values) + 1}i", *ends)], [items], nulls)
 
 
-def _struct(schema: "CSchema", columns: Sequence["CArray"]) -> "CArray":
-    return nanoarrow.c_array_from_buffers(schema, len(columns[0]), [None], 0, children=columns, validation_level="none")
+def _array(
+    schema: "CSchema", count: int, buffers: Sequence[Any], children: Sequence["CArray"] = (), nulls: int = 0
+) -> "CArray":
+    return nanoarrow.c_array_from_buffers(schema, count, buffers, nulls, children=children, validation_level="none")
 
 
 def _valid_json(values: Values) -> Values:
@@ -183,12 +185,15 @@ def _valid_json(values: Values) -> Values:
     return values
 
 
-_NUMBERS: dict[str, Callable[[Any], Any]] = {
-    "BIGINT": lambda value: value if value is not None and -INT64_LIMIT <= value < INT64_LIMIT else None,
-    "DOUBLE": lambda value: None if value is None else parse_float(value),
-    "TIMESTAMP": lambda value: value,
+_NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "BIGINT": ("q", lambda value: value if value is not None and -INT64_LIMIT <= value < INT64_LIMIT else None),
+    "DOUBLE": ("d", lambda value: None if value is None else parse_float(value)),
+    "TIMESTAMP": ("q", lambda value: value),
 }
-"""By type, what a column has for a value that is not simply a number; integers of more than 64 bits are left out."""
+"""By type, the code of `struct`, and what a column has for a value that is not simply a number.
+
+Integers of more than 64 bits are left out.
+"""
 _BYTES = "BLOB"
 """JSON is passed as bytes, which are already text in UTF-8."""
 _ITEMS = {"VARCHAR[]": "", NUMBER_MAP: "DOUBLE", COUNTS: "BIGINT"}

@@ -66,6 +66,7 @@ class PartBuilder:
         """Those in the lines, also of the cursor that reads them."""
         self._decode_score = decode_score
         self._stats = RowStats()
+        self._ids: set[str] = set()
         self._lines: list[tuple[bytes, LineLocation]] = []
         """Lines that are not columns yet."""
         self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF_KIND[kind]}
@@ -84,6 +85,7 @@ class PartBuilder:
     def write(self, path: Path, before: Mapping[str, int], cursor: Cursor) -> list[Part]:
         """Write what the cursor has read since it had covered `before` to a new folder for each kind."""
         self._append_columns()
+        self._stats.repeats = sum(self._stats.lines.values()) - len(self._ids)
         ranges = {file: (before.get(file, 0), end) for file, end in cursor.covered.items() if end > before.get(file, 0)}
         info = PartInfo(
             layout=LAYOUT_VERSION,
@@ -97,13 +99,12 @@ class PartBuilder:
     def _write_kind(self, kind: str, path: Path, info: PartInfo) -> Part:
         rows = {table: info.stats.rows[table] for table in TABLES_OF_KIND[kind] if info.stats.rows.get(table)}
         stats = msgspec.structs.replace(info.stats, rows=rows)
-        part = Part(path, msgspec.structs.replace(info, kind=kind, stats=stats))
         path.mkdir()
         for table in rows:
             with self._tables.pop(table).registered(self._connection) as source:
                 query = f"select *, {_NEW_COLUMNS} from {source}" if table == ROLLOUTS else f"from {source}"
-                _write_table(self._connection, part, table, query)
-        return part
+                copy_to_parquet(self._connection, query, path / f"{table}.parquet")
+        return Part(path, msgspec.structs.replace(info, kind=kind, stats=stats))
 
     def _append_columns(self) -> None:
         """Make columns of the lines that wait. If their text is not valid, or nested too deeply, look at each line."""
@@ -131,6 +132,8 @@ class PartBuilder:
         chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
         for table, chunk in chunks.items():
             self._tables[table].chunks.append(chunk)
+        for table in tables.keys() & KINDS_OF_FOLDER:
+            self._ids.update(tables[table]["id"])
         self._stats.merge(stats)
         self._errors += errors
 
@@ -141,16 +144,11 @@ def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequ
     path.mkdir()
     for table in merged.tables:
         rows = parquet_source(part.table(table).path for part in parts if table in part.tables)
-        _write_table(connection, merged, table, f"from {rows}")
+        copy_to_parquet(connection, f"from {rows}", path / f"{table}.parquet")
+        if table in KINDS_OF_FOLDER:
+            repeats = connection.execute(f"select count(*) - count(distinct id) from {rows}")
+            [(merged.info.stats.repeats,)] = repeats.fetchall()
     return merged
-
-
-def _write_table(connection: "duckdb.DuckDBPyConnection", part: Part, table: str, query: str) -> None:
-    path = part.table(table).path
-    copy_to_parquet(connection, query, path)
-    if table in KINDS_OF_FOLDER:
-        repeats = connection.execute(f"select count(*) - count(distinct id) from {parquet_source([path])}")
-        [(part.info.stats.repeats,)] = repeats.fetchall()
 
 
 def index_ids(connection: "duckdb.DuckDBPyConnection", part: Part) -> None:
