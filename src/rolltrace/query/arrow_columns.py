@@ -9,8 +9,6 @@ from functools import lru_cache
 from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import nanoarrow
-
 from rolltrace.query.table_schema import COUNTS, NUMBER_MAP, sql_identifier
 from rolltrace.trace.json_numbers import INT64_LIMIT, parse_float
 
@@ -66,10 +64,12 @@ class ArrowTable:
     @contextmanager
     def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
         """SQL for the rows, which may be read any number of times while this is open."""
+        from nanoarrow import Array
+
         streams = [  # at most two: chunks with structs, and then those with maps
-            nanoarrow.Array.from_chunks([chunk.rows for chunk in chunks], validate=False)
+            Array.from_chunks([chunk.rows for chunk in chunks], validate=False)
             for _, chunks in groupby(self.chunks, lambda chunk: chunk.kinds)
-        ] or [nanoarrow.Array.from_chunks((), _row_type(tuple(self._types), tuple(self._types.values())))]
+        ] or [Array.from_chunks((), _row_type(tuple(self._types), tuple(self._types.values())))]
         views = {f"_rows_{number}": stream for number, stream in enumerate(streams)}
         columns = ", ".join(
             f"{sql_identifier(name)}::{kind} as {sql_identifier(name)}" for name, kind in self._types.items()
@@ -86,6 +86,8 @@ class ArrowTable:
 @lru_cache(maxsize=64)
 def _row_type(names: tuple[str, ...], kinds: tuple[Kind, ...]) -> "CSchema":
     """The Arrow type of the rows of a table."""
+    import nanoarrow
+
     return nanoarrow.c_schema(nanoarrow.struct(dict(zip(names, map(_arrow_type, kinds), strict=True))))
 
 
@@ -102,6 +104,8 @@ def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None
 @lru_cache(maxsize=64)
 def _arrow_type(kind: Kind) -> "CSchema":
     """The Arrow type of a column."""
+    import nanoarrow
+
     if isinstance(kind, tuple):
         return nanoarrow.c_schema(nanoarrow.struct(dict.fromkeys(kind, nanoarrow.float64())))
     make_type = {
@@ -139,6 +143,8 @@ def _repeated_value(kind: str, value: Any, count: int) -> "CArray":
 
 def _build(kind: str, values: Values) -> "CArray":
     """The array of a column of one of the SQL types; raises `ValueError` if a text has half of a surrogate pair."""
+    import nanoarrow
+
     if kind in _ITEMS:
         return _nested(kind, values)
     if kind == "JSON":
@@ -156,6 +162,8 @@ def _build(kind: str, values: Values) -> "CArray":
 
 def _nested(kind: str, values: Values) -> "CArray":
     """An array of lists of texts, or of maps from names to numbers."""
+    import nanoarrow
+
     filled = list(filter(None, values))
     items = _build("VARCHAR", list(chain.from_iterable(filled)))
     if _ITEMS[kind]:
@@ -170,6 +178,8 @@ def _nested(kind: str, values: Values) -> "CArray":
 def _array(
     schema: "CSchema", count: int, buffers: Sequence[Any], children: Sequence["CArray"] = (), nulls: int = 0
 ) -> "CArray":
+    import nanoarrow
+
     return nanoarrow.c_array_from_buffers(schema, count, buffers, nulls, children=children, validation_level="none")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
 from rolltrace.query.table_columns import DecodeScore, read_tables
 from rolltrace.query.table_schema import (
@@ -58,8 +59,6 @@ class PartBuilder:
         errors: list[ReadError],
         decode_score: DecodeScore,
     ) -> None:
-        from rolltrace.query.arrow_columns import ArrowTable
-
         self._kinds = tuple(kinds)
         self._connection = connection
         self._errors = errors

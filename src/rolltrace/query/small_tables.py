@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.part_writer import copy_to_parquet
 from rolltrace.query.run_state import needs_count, planned_episodes, run_state, settle_continued
 from rolltrace.query.table_schema import RUN_FIELDS, SMALL_TABLES
@@ -40,8 +41,6 @@ def small_part(
     rows: Sequence[dict[str, Any]], table: str, path: Path, connection: "duckdb.DuckDBPyConnection"
 ) -> ParquetPart:
     """Write the rows of a small table to a Parquet file."""
-    from rolltrace.query.arrow_columns import ArrowTable
-
     columns = ArrowTable(SMALL_TABLES[table])
     if rows:
         columns.chunks.append(columns.new_chunk({name: [row[name] for row in rows] for name in SMALL_TABLES[table]}))
