@@ -175,9 +175,7 @@ def _nested(kind: str, values: Values) -> "CArray":
     return _array(_arrow_type(kind), len(values), [validity, struct.pack(f"{len(values) + 1}i", *ends)], [items], nulls)
 
 
-def _array(
-    schema: "CSchema", count: int, buffers: Sequence[Any], children: Sequence["CArray"] = (), nulls: int = 0
-) -> "CArray":
+def _array(schema: "CSchema", count: int, buffers: Values, children: Values = (), nulls: int = 0) -> "CArray":
     import nanoarrow
 
     return nanoarrow.c_array_from_buffers(schema, count, buffers, nulls, children=children, validation_level="none")

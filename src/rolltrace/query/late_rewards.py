@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import duckdb
 
 AnyPart = TypeVar("AnyPart", Part, ParquetPart)
+ByScores = dict[tuple[Path, ...], list[Part]]
+"""Parts of rollouts by the files of scores whose rewards they lack."""
 
 _PARTS_AT_ONCE = 8
 """The rewards of so many parts are looked up, and held in memory, at once."""
@@ -31,16 +33,14 @@ class LateRewards:
         self._few: set[tuple[tuple[Path, ...], Path]] = set()
         """Files of scores, and a part of rollouts that has few rewards of them."""
 
-    def missing(
-        self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int]
-    ) -> dict[tuple[Path, ...], list[Part]]:
+    def missing(self, parts: Iterable[Part], scores: Sequence[ParquetPart], covered: Mapping[str, int]) -> ByScores:
         """The parts that may lack many rewards, by the files of scores with these.
 
         To store few rewards costs more than it saves. Parts that lack none are marked as up to date with `covered`,
         which says how far scores were read.
         """
         rewards = {one.path: one.info.stats.rewards for one in scores}
-        missing: dict[tuple[Path, ...], list[Part]] = {}
+        missing: ByScores = {}
         for files, own in by_newer_scores(parts, scores).items():
             for part in own:
                 if not files or not part.tables:
@@ -50,9 +50,7 @@ class LateRewards:
                 missing[files] = lacking
         return missing
 
-    def store(
-        self, missing: Mapping[tuple[Path, ...], list[Part]], covered: Mapping[str, int]
-    ) -> Iterator[tuple[Part, Part]]:
+    def store(self, missing: ByScores, covered: Mapping[str, int]) -> Iterator[tuple[Part, Part]]:
         """Each part that lacks rewards with a new one that has them."""
         for files, parts in missing.items():
             for own in in_batches(parts, lambda _: 1, _PARTS_AT_ONCE):

@@ -35,6 +35,9 @@ _LIMITS = EngineLimits("512MB", threads=1)
 _POLL_SECONDS = 0.1
 _NOT_MADE = (WorkerError, EnvError, OSError)
 """The errors of a process that was killed, or that did not start."""
+Ends = Mapping[str, int]
+"""By file, the byte up to which it was read, or is to be read."""
+_Batch = dict[str, SegmentEntry]
 _Built = tuple[dict[str, PartInfo], list[ReadError]]
 """What a process has made of some segments: parts by path, and errors."""
 
@@ -48,7 +51,7 @@ class PartProcesses:
         self._folder = FOLDER_OF_KIND[kinds[0]]
         self._private = private
         self._pool: ProcessPool | None = None
-        self._batches: dict[Future[bytes], dict[str, SegmentEntry]] = {}
+        self._batches: dict[Future[bytes], _Batch] = {}
         """By call, the segments that it reads."""
         self._watched: WeakSet[Future[bytes]] = WeakSet()
         """Those calls after which the lock is released."""
@@ -58,12 +61,10 @@ class PartProcesses:
         """That of the process that makes these parts. Other processes use what it makes."""
         self._is_elsewhere = False
         """Whether another process had it the last time."""
-        self.pending: dict[str, SegmentEntry] = {}
+        self.pending: _Batch = {}
         """The segments that are being read."""
 
-    def start(
-        self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None = None
-    ) -> bool:
+    def start(self, segments: Sequence[SegmentEntry], covered: Ends, limits: Ends | None = None) -> bool:
         """Start to read segments that were not read yet, up to `limits`, if they are enough for several parts.
 
         False if another process makes them, or did until now: the caller looks for its parts, and calls this again.
@@ -99,9 +100,7 @@ class PartProcesses:
         if all(call.done() for call in list(self._batches)):
             self._lock.release()
 
-    def unread(
-        self, segments: Sequence[SegmentEntry], covered: dict[str, int], limits: Mapping[str, int] | None = None
-    ) -> list[dict[str, SegmentEntry]]:
+    def unread(self, segments: Sequence[SegmentEntry], covered: Ends, limits: Ends | None = None) -> list[_Batch]:
         """Segments that were not read yet, the newest first, in batches of the size of a part.
 
         They are sorted by time, not by session: then a part of many concurrent writers has rollouts of few iterations.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.late_rewards import LateRewards
+from rolltrace.query.late_rewards import ByScores, LateRewards
 from rolltrace.query.part_processes import PartProcesses, acquire_lock
 from rolltrace.query.part_writer import PartBuilder, index_ids, merge_parts
 from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, LAYOUT_VERSION, TABLES_OF_KIND
@@ -219,7 +219,7 @@ class RunTables:
         finally:
             self._rewards_lock.release()
 
-    def _missing_rewards(self) -> dict[tuple[Path, ...], list[Part]]:
+    def _missing_rewards(self) -> ByScores:
         scores, covered = self.table_parts("scores"), self.covered[SCORES]
         return self.late_rewards.missing(self.parts[ROLLOUTS], scores, covered)
 

@@ -38,6 +38,7 @@ from rolltrace.trace.strict_json import json_encoder
 
 DecodeScore = Callable[[bytes], Score]
 Columns = dict[str, Sequence[Any]]
+Tables = dict[str, Columns]
 
 _EMPTY = msgspec.Raw(b"{}")
 
@@ -149,7 +150,7 @@ _scores = _RecordTable(SCORE_FIELDS, calls=_calls.struct)
 
 def read_tables(
     kinds: tuple[str, ...], lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore
-) -> tuple[dict[str, Columns], RowStats, list[ReadError]]:
+) -> tuple[Tables, RowStats, list[ReadError]]:
     """Decode verified lines of a folder into columns of its tables; the errors are those of lines that are not records.
 
     Raises `RecursionError` if a free-form value in one of them is nested too deeply. For rollouts alone, texts are
@@ -180,9 +181,7 @@ def read_tables(
     return tables, stats, errors
 
 
-def _rollout_tables(
-    table: _RecordTable, records: Sequence[Any], rollouts: Columns, stats: RowStats
-) -> dict[str, Columns]:
+def _rollout_tables(table: _RecordTable, records: Sequence[Any], rollouts: Columns, stats: RowStats) -> Tables:
     """The tables of rollouts that were decoded for `table`."""
     iterations = [number for number in rollouts["iteration"] if number is not None]
     stats.iterations = (min(iterations), max(iterations)) if iterations else None
@@ -201,7 +200,7 @@ def _rollout_tables(
 
 def _score_tables(
     records: Sequence[Any], locations: Sequence[LineLocation], scores: Columns, stats: RowStats
-) -> dict[str, Columns]:
+) -> Tables:
     stats.rewards = sum(record.name == "reward" and record.rollout is not None for record in records)
     written = list(map(write_position, locations))
     scores["_writer"] = [position.writer for position in written]

@@ -89,10 +89,8 @@ def _create_rollouts(
     if slots:
         rollouts = _paths("rollouts", [parts for parts in runs if parts.get("slots")])
         superseded = create_duplicates(connection, rollouts, slots, sessions, is_repeated=is_repeated)
-    selects = [
-        _select_rollouts(parts, late, has_duplicates=bool(slots), is_repeated=is_repeated)
-        for late, parts in _parts_by_late(connection, runs).items()
-    ]
+    by_late = _parts_by_late(connection, runs)
+    selects = [_select_rollouts(late, own, bool(slots), is_repeated) for late, own in by_late.items()]
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
     condition = "where not superseded" if superseded else ""
     views = {
@@ -126,7 +124,7 @@ def _parts_by_late(
     return by_late
 
 
-def _select_rollouts(parts: Sequence[ParquetPart], late: str | None, *, has_duplicates: bool, is_repeated: bool) -> str:
+def _select_rollouts(late: str | None, parts: Sequence[ParquetPart], has_duplicates: bool, is_repeated: bool) -> str:
     reward, joined, flags = "r.reward", "", dict.fromkeys(_FLAGS, "false")
     if late is not None:
         joined += f" left join {late} late on late.rollout = r.id"

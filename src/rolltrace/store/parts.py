@@ -125,9 +125,8 @@ class Part(msgspec.Struct, frozen=True):
 
 def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
     """The parts of a run with tables of this kind that this user, or the user's team, has made."""
-    paths = [path for cache in cache_folders(run, run_id) for path in part_folders(cache, kind)]
     parts = []
-    for path in paths:
+    for path in (path for cache in cache_folders(run, run_id) for path in part_folders(cache, kind)):
         with contextlib.suppress(OSError, ValueError):  # it is damaged, or signed with another key
             info = msgspec.json.decode(read_signed(path / INFO_FILE, run_id, MAX_INFO_BYTES), type=PartInfo)
             parts += [Part(path, info)] if info.kind == kind else []
