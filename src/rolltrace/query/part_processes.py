@@ -38,6 +38,7 @@ _NOT_MADE = (WorkerError, EnvError, OSError)
 Ends = Mapping[str, int]
 """By file, the byte up to which it was read, or is to be read."""
 _Batch = dict[str, SegmentEntry]
+"""Segments by file, for one part."""
 _Built = tuple[dict[str, PartInfo], list[ReadError]]
 """What a process has made of some segments: parts by path, and errors."""
 
@@ -54,13 +55,13 @@ class PartProcesses:
         self._batches: dict[Future[bytes], _Batch] = {}
         """By call, the segments that it reads."""
         self._watched: WeakSet[Future[bytes]] = WeakSet()
-        """Those calls after which the lock is released."""
+        """Those calls that release the lock when they end, because nobody may ask for their parts."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._lock = FileLock(files.path / CACHE / f".{'-'.join(kinds)}.lock")
         """That of the process that makes these parts. Other processes use what it makes."""
         self._is_elsewhere = False
-        """Whether another process had it the last time."""
+        """Whether another process had the lock when this one last tried to acquire it."""
         self.pending: _Batch = {}
         """The segments that are being read."""
 

@@ -271,7 +271,10 @@ class RunTables:
         return True
 
     def _discard_damaged(self, parts: Iterable[Part], tables: Collection[str]) -> list[Part]:
-        """Those of these parts of which a file of these tables is damaged; each file is verified once."""
+        """Delete those of these parts of which a file of these tables is damaged, and return them.
+
+        Each file is verified once.
+        """
         files = [(part, part.table(table)) for part in parts for table in part.tables if table in tables]
         bad = [part for part, file in files if file.path not in self._verified and not file.is_intact]
         self._verified |= {file.path for _, file in files}  # also those that are deleted: they are not used again
@@ -311,9 +314,12 @@ class RunTables:
             self._add(builder.write(self.private_path("lines"), self.covered[kind], cursor))
 
     def _cursor(self, kinds: tuple[str, ...], limits: Mapping[str, int] | None) -> Cursor:
-        """Reads the lines that are left to this process."""
+        """A cursor for the lines that are left to this process: the last one, unless parts do not reach as far as it.
+
+        That is so if a statement timed out before it had made a part of what it read, or if a part was dropped.
+        """
         cursor, covered = self._cursors.get(kinds), self.covered[kinds[0]]
-        if limits is None and cursor is not None and cursor.covered == covered:  # unless a statement has timed out
+        if limits is None and cursor is not None and cursor.covered == covered:
             return cursor
         folder, processes = FOLDER_OF_KIND[kinds[0]], self._processes[kinds]
         finished = {file: size for part in self.parts[kinds[0]] for file, size in part.info.finished.items()}
