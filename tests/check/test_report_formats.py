@@ -173,6 +173,26 @@ def test_watching_tells_what_is_new_and_what_is_resolved(tmp_path):
     ]
 
 
+def test_watching_an_audit_with_more_findings_than_it_reports(tmp_path):
+    """A finding that is no longer among the reported ones is not resolved, because it may be one of the others."""
+    names = ["b"]
+
+    @audit(Severity.ERROR, "Names teach nothing.", "Remove them.", input=AuditInput.TABLES)
+    def named(_tables):
+        """There are no names."""
+        yield from (Finding(f"there is {name}", (), "train/env", name) for name in names)
+
+    with create_run(tmp_path / "run") as run:
+        play(run, 0, 1.0)
+        script = Script(lambda: names.insert(0, "a"), names.clear)
+        changes = list(watch_run(run.path, script, only=["named"], add=[named], max_findings=1))
+    assert [([one.key for _, one in change.new], len(change.resolved)) for change in changes] == [
+        (["train/env|b"], 0),
+        (["train/env|a"], 0),
+        ([], 2),
+    ]
+
+
 def test_watching_an_audit_that_fails_for_a_while(tmp_path):
     """That is told, and resolves nothing."""
     is_broken = [False]

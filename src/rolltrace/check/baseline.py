@@ -15,7 +15,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By name of an audit, the keys of the findings that are accepted."""
 
     version: int = VERSION
-    accepted: dict[str, tuple[str, ...]] = {}
+    accepted: dict[str, frozenset[str]] = {}
 
     def accepts(self, audit: str, finding: Finding) -> bool:
         """Whether this finding is accepted."""
@@ -42,10 +42,11 @@ def write_baseline(path: str | Path, reports: list[AuditReport], before: Baselin
         for result in report.results:
             keys = {finding.key for finding in result.findings}
             if keys:
-                accepted[result.audit] = tuple(sorted(keys | set(accepted.get(result.audit, ()))))
-    baseline = Baseline(accepted=dict(sorted(accepted.items())))
+                accepted[result.audit] = accepted.get(result.audit, frozenset()) | keys
+    baseline = Baseline(accepted=accepted)
+    data = msgspec.json.encode(baseline, order="deterministic")
     try:
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(baseline), indent=2) + b"\n")
+        Path(path).write_bytes(msgspec.json.format(data, indent=2) + b"\n")
     except OSError as error:
         raise StorageError(f"The baseline cannot be written to {path}: {error.strerror}.") from error
     return baseline

@@ -33,8 +33,8 @@ def watch_run(
     """Check the newest iteration of a run every `seconds`, until `stop` is set.
 
     Yields the first check, and each that changed something. A finding about an earlier iteration stays as it is. One
-    about the whole env is resolved when the newest iteration no longer shows it, unless its audit failed. Raises
-    `RunNotFoundError` if the run is deleted, and `InputError` if another takes its place.
+    about the whole env is resolved when the newest iteration no longer shows it, unless its audit failed or found more
+    than it reports. Raises `RunNotFoundError` if the run is deleted, and `InputError` if another takes its place.
     """
     files = files_of(as_path(path))
     run: str | None = None
@@ -54,7 +54,8 @@ def watch_run(
                 key for key, (_, one) in known.items() if seen_in[key] == number or not _names(one, seen_in[key])
             ]
             failed = {result.audit for result in report.results if result.error is not None}
-            gone = [key for key in looked_at if key not in found and key[0] not in failed]
+            cut = {result.audit for result in report.results if result.count > len(result.findings)}
+            gone = [key for key in looked_at if key not in found and key[0] not in failed | cut]
             new = tuple(pair for key, pair in found.items() if key not in known)
             changes = FindingChanges(report, new, tuple(known.pop(key) for key in gone))
             known |= found
