@@ -118,6 +118,7 @@ def test_constant_criterion(seeded: SeededRun):
     assert {*ids} >= {one["id"] for one in names}
     assert_seeded(seeded, "constant_criterion", sorted(one["id"] for one in names)[:10])
     assert passes(seeded, "constant_criterion", threshold=1000) is None
+    assert "too little data" in passes(seeded, "constant_criterion", min_sample=1000)
 
 
 def test_unreadable_replies(seeded: SeededRun):

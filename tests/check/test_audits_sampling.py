@@ -36,7 +36,7 @@ def test_shares_of_responses(seeded: SeededRun, audit, fields):
 
 
 def test_empty_responses(seeded: SeededRun):
-    """The text of some responses is lost; calls of tools without text are no such thing."""
+    """The text of some responses is lost; calls of tools or reasoning without text are no such thing."""
     records = [one for one in seeded.records(env="guess_number") if one["reward"] < 0.5][:20]
 
     def empty(record):
@@ -46,6 +46,13 @@ def test_empty_responses(seeded: SeededRun):
     changed = seeded.change(records, empty)
     assert_seeded(seeded, "empty_responses", first(changed))
     assert "too little data" in passes(seeded, "empty_responses", min_sample=10**6)
+
+    def reason(record):
+        for step in range(len(record["steps"])):
+            response_of(record, step)["reasoning"] = "Is it 7?"
+
+    seeded.change(records, reason)
+    assert passes(seeded, "empty_responses") is None
 
 
 def test_stop_sequence_in_response(seeded: SeededRun):

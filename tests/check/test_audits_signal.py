@@ -96,6 +96,7 @@ def test_stale_policy(series: SeededRun):
     series.change(stale, lambda one: version(one, 8))
     assert_seeded(series, "stale_policy", [one["id"] for one in stale])
     assert passes(series, "stale_policy", threshold=5) is None
+    assert "too little data" in passes(series, "stale_policy", min_sample=1000)
 
 
 def test_stale_policies_without_numbers(series: SeededRun):

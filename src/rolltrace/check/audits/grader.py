@@ -286,7 +286,7 @@ def constant_criterion(tables: AuditTables) -> Iterator[Finding]:
     if not rows:
         tables.skip("no scores of criteria are recorded")
     for row in rows:
-        if row["n"] >= tables.threshold and row["low"] == row["high"]:
+        if row["n"] >= tables.threshold and row["low"] == row["high"] and tables.is_enough(row["n"], "scores"):
             yield Finding(
                 f"criterion {row['name']} has the score {row['low']:g} for all {row['n']} responses",
                 tuple(row["ids"]),

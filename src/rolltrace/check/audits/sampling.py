@@ -64,9 +64,10 @@ def parse_errors(tables: AuditTables) -> Iterator[Finding]:
     ),
 )
 def empty_responses(tables: AuditTables) -> Iterator[Finding]:
-    """Responses have text or calls of tools."""
+    """Responses have text, reasoning or calls of tools."""
     source = """
-        select r.split, r.env, r.iteration, r.id, not regexp_matches(m.content, '\\S')
+        select r.split, r.env, r.iteration, r.id,
+            not regexp_matches(m.content, '\\S') and not coalesce(regexp_matches(m.reasoning, '\\S'), false)
             and coalesce(json_array_length(m.tool_calls), 0) + coalesce(json_array_length(m.parts), 0) = 0 as wrong
         from messages m join rollouts r on r.id = m.rollout where m.step is not null
     """

@@ -263,6 +263,8 @@ def stale_policy(tables: AuditTables) -> Iterator[Finding]:
         tables.skip("no policy versions are recorded")
         return
     for row in tables.rows_in_batches(_VERSIONS.format(threshold=float(tables.threshold))):
+        if not tables.is_enough(row["rollouts"]):
+            continue
         yield Finding(
             f"{row['stale']} of {row['rollouts']} rollouts have turns of a policy that is more than "
             f"{tables.threshold:g} versions older than the newest of the batch, up to {row['lag']:g}",
