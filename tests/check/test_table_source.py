@@ -33,7 +33,7 @@ def _findings(path):
     }
 
 
-@pytest.mark.parametrize("rollouts", [1, 10, 10_000])
+@pytest.mark.parametrize("rollouts", [pytest.param(1, marks=pytest.mark.slow), 10, 10_000])
 def test_batches_have_the_findings_of_the_whole_run(faulty, monkeypatch, rollouts):
     """Each audit finds the same, with the same rollouts, whether all is in memory, or a few iterations at a time."""
     expected = _findings(faulty)
