@@ -42,7 +42,7 @@ def write_baseline(path: str | Path, reports: list[AuditReport], before: Baselin
         for result in report.results:
             keys = {finding.key for finding in result.findings}
             if keys:
-                accepted[result.audit] = accepted.get(result.audit, frozenset()) | keys
+                accepted[result.audit] = frozenset(keys.union(accepted.get(result.audit, ())))
     baseline = Baseline(accepted=accepted)
     data = msgspec.json.encode(baseline, order="deterministic")
     try:

@@ -54,8 +54,8 @@ def watch_run(
                 key for key, (_, one) in known.items() if seen_in[key] == number or not _names(one, seen_in[key])
             ]
             failed = {result.audit for result in report.results if result.error is not None}
-            cut = {result.audit for result in report.results if result.count > len(result.findings)}
-            gone = [key for key in looked_at if key not in found and key[0] not in failed | cut]
+            incomplete = failed | {result.audit for result in report.results if result.count > len(result.findings)}
+            gone = [key for key in looked_at if key not in found and key[0] not in incomplete]
             new = tuple(pair for key, pair in found.items() if key not in known)
             changes = FindingChanges(report, new, tuple(known.pop(key) for key in gone))
             known |= found

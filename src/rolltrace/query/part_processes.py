@@ -55,7 +55,7 @@ class PartProcesses:
         self._batches: dict[Future[bytes], _Batch] = {}
         """By call, the segments that it reads."""
         self._watched: WeakSet[Future[bytes]] = WeakSet()
-        """Those calls that release the lock when they end, because nobody may ask for their parts."""
+        """Calls that were still running when the caller stopped waiting. The last of them to end releases the lock."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._lock = FileLock(files.path / CACHE / f".{'-'.join(kinds)}.lock")
