@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import itertools
 import json
 import math
@@ -165,6 +166,20 @@ def test_processes_make_the_same_parts(long_run, monkeypatch):
         assert run.coverage < 1, "the first of several batches is ready"
     assert answers(long_run) == alone
     assert alone[1]
+
+
+def test_making_parts_leaves_no_garbage(long_run, tmp_path):
+    """Processes that make parts turn the garbage collector off, and make many parts."""
+    run = LocalFiles(long_run)
+    segments = existing_segments(run, "rollouts")
+    try:
+        for number in range(2):  # what the first one leaves is of imports and caches
+            gc.collect()
+            part_processes._build(run, ("rollouts", "texts"), segments, None, str(tmp_path / str(number)))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+        part_processes._worker_connection.cache_clear()
 
 
 def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):

@@ -164,7 +164,7 @@ def _build(
     run: RunFiles, kinds: Sequence[str], segments: list[SegmentEntry], limits: dict[str, int] | None, path: str
 ) -> bytes:
     """In a worker process: make a part of some segments, up to `limits`; returns a `_Built`, encoded."""
-    gc.disable()  # nothing here has cycles, and looking for them takes long
+    gc.disable()  # looking for cycles takes long while lines are decoded
     reader, errors, folder = RunReader(run), list[ReadError](), FOLDER_OF_KIND[kinds[0]]
     run.prefetch(f"{folder}/{entry.file_name}" for entry in segments)
     cursor = Cursor(run, folder, errors.append, limits=limits, segments=segments)
@@ -173,4 +173,5 @@ def _build(
     for location, line in cursor.read():
         builder.add(line, location)
     parts = builder.write(private, {}, cursor)
+    gc.collect(0)  # nanoarrow leaves a cycle for each array
     return msgspec.json.encode(({str(part.path): part.info for part in parts}, errors))
