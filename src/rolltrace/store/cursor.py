@@ -253,7 +253,7 @@ class Cursor:
             damage = line_error(data)
             if damage is None:
                 return data
-            kind, message = damage[0], str(damage[1])
+            kind, message = damage
         self._report(ReadError(shown, line.offset, message, kind=kind))
         return b""
 
@@ -299,17 +299,17 @@ def record_read_error(location: LineLocation, error: Exception) -> ReadError:
     return ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, message, kind=read_error_kind(error))
 
 
-def line_error(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
-    """The kind of the error in a line (checksum, version, JSON), and the error; None if the line is valid."""
+def line_error(line: bytes) -> tuple[ReadErrorKind, str] | None:
+    """The kind of the error in a line (checksum, version, JSON), and a message; None if the line is valid."""
     try:
         check_checksum(line)
     except RecordError as error:
-        return ReadErrorKind.DAMAGED, error
+        return ReadErrorKind.DAMAGED, str(error)
     try:
         if not line.startswith(_CURRENT):
             _check_version(line)
     except RecordError as error:
-        return read_error_kind(error), error
+        return read_error_kind(error), str(error)
     return None
 
 
