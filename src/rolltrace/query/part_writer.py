@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
-from rolltrace.query.table_columns import DecodeScore, read_tables
+from rolltrace.query.table_columns import DecodeScore, line_decoder, make_tables
 from rolltrace.query.table_schema import (
     KINDS_OF_FOLDER,
     LAYOUT_VERSION,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import duckdb
 
 Item = TypeVar("Item")
+_Line = tuple[bytes, LineLocation, Any]
+"""A line, its location, and what was decoded of it."""
 
 BATCH_BYTES = 64 << 20
 """Lines wait as columns in memory until they have so many bytes; then they become a part."""
@@ -63,11 +65,11 @@ class PartBuilder:
         self._connection = connection
         self._errors = errors
         """Those in the lines, also of the cursor that reads them."""
-        self._decode_score = decode_score
+        self._decode = line_decoder(self._kinds, decode_score)
         self._stats = RowStats()
         self._ids: set[str] = set()
-        self._lines: list[tuple[bytes, LineLocation]] = []
-        """Lines that are not columns yet."""
+        self._lines: list[_Line] = []
+        """Those that are not columns yet."""
         self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF_KIND[kind]}
         self._bytes = 0
         self._chunk_bytes = 0
@@ -76,7 +78,10 @@ class PartBuilder:
         """Add a line; one that is not a record is reported, and adds no rows. Returns whether it is time to write."""
         self._bytes += len(line)
         self._chunk_bytes += len(line)
-        self._lines.append((line, location))
+        try:
+            self._lines.append((line, location, self._decode(line)))
+        except (ValueError, RecursionError) as error:
+            self._errors.append(record_read_error(location, error))
         if len(self._lines) >= _CHUNK_LINES or self._chunk_bytes >= _CHUNK_BYTES:
             self._append_columns()
         return self._bytes >= BATCH_BYTES
@@ -113,20 +118,24 @@ class PartBuilder:
         except (ValueError, RecursionError):
             self._append([one for one in map(self._with_valid_text, lines) if one is not None])
 
-    def _with_valid_text(self, line: tuple[bytes, LineLocation]) -> tuple[bytes, LineLocation] | None:
+    def _with_valid_text(self, line: _Line) -> _Line | None:
         """The same line without escapes; None, and reported, if it cannot be read."""
-        data, location = line
+        data, location, _ = line
         try:
-            valid = msgspec.json.encode(msgspec.json.decode(data)), location
-            read_tables(self._kinds, [valid], self._decode_score)
+            valid = msgspec.json.encode(msgspec.json.decode(data))
+            record = self._decode(valid)
+            make_tables(self._kinds, [record], [location])
         except (ValueError, RecursionError) as error:
             self._errors.append(record_read_error(location, error))
             return None
-        return valid
+        return valid, location, record
 
-    def _append(self, lines: Sequence[tuple[bytes, LineLocation]]) -> None:
+    def _append(self, lines: Sequence[_Line]) -> None:
         """Add lines to the columns, all or, if an error is raised, none of them."""
-        tables, stats, errors = read_tables(self._kinds, lines, self._decode_score)
+        if not lines:
+            return
+        _, locations, records = zip(*lines, strict=True)
+        tables, stats = make_tables(self._kinds, records, locations)
         made = [table for table, rows in stats.rows.items() if rows and table in self._tables]
         chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
         for table, chunk in chunks.items():
@@ -134,7 +143,6 @@ class PartBuilder:
         for table in tables.keys() & KINDS_OF_FOLDER:
             self._ids.update(tables[table]["id"])
         self._stats.merge(stats)
-        self._errors += errors
 
 
 def merge_parts(connection: "duckdb.DuckDBPyConnection", path: Path, parts: Sequence[Part]) -> Part:

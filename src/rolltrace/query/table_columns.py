@@ -22,10 +22,9 @@ from rolltrace.query.table_schema import (
     RecordColumns,
     sql_type,
 )
-from rolltrace.store.cursor import LineLocation, record_read_error
+from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.parts import RowStats
-from rolltrace.store.read_errors import ReadError
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.field_types import Field, FieldKind, Timestamp, field_by_name, record_fields
@@ -148,29 +147,31 @@ _rollouts_only = _RecordTable(ROLLOUT_FIELDS, steps=_step_numbers.struct)
 _scores = _RecordTable(SCORE_FIELDS, calls=_calls.struct)
 
 
-def read_tables(
-    kinds: tuple[str, ...], lines: Iterable[tuple[bytes, LineLocation]], decode_score: DecodeScore
-) -> tuple[Tables, RowStats, list[ReadError]]:
-    """Decode verified lines of a folder into columns of its tables; the errors are those of lines that are not records.
+def line_decoder(kinds: tuple[str, ...], decode_score: DecodeScore) -> Callable[[bytes], Any]:
+    """Decodes a verified line for the tables of these kinds; raises `ValueError` or `RecursionError` if it is invalid.
 
-    Raises `RecursionError` if a free-form value in one of them is nested too deeply. For rollouts alone, texts are
-    skipped. Other kinds are of tables that need whole lines.
+    For rollouts alone, texts are skipped. Other kinds are of tables that need whole lines.
     """
-    table = _scores if kinds == (SCORES,) else _rollouts_only if kinds == (ROLLOUTS,) else _rollouts
+    table = _record_table(kinds)
     decode_whole: Callable[[bytes], Any] = decode_score if table is _scores else decode_rollout
-    records, locations, errors = [], [], []
-    for line, location in lines:
-        try:
-            record = table.decode(line)
-            if table is not _rollouts_only and record.calls and any(call.quotes for call in record.calls):
-                _restore_quotes(record.calls, decode_whole(line).calls)
-        except (ValueError, RecursionError) as error:
-            errors.append(record_read_error(location, error))
-        else:
-            records.append(record)
-            locations.append(location)
-    if not records:
-        return {}, RowStats(), errors
+
+    def decode(line: bytes) -> Any:
+        record = table.decode(line)
+        if table is not _rollouts_only and record.calls and any(call.quotes for call in record.calls):
+            _restore_quotes(record.calls, decode_whole(line).calls)
+        return record
+
+    return decode
+
+
+def make_tables(
+    kinds: tuple[str, ...], records: Sequence[Any], locations: Sequence[LineLocation]
+) -> tuple[Tables, RowStats]:
+    """Columns of the tables of one or more decoded lines.
+
+    Raises `RecursionError` if a free-form value in one of them is nested too deeply.
+    """
+    table = _record_table(kinds)
     rows = {**table.columns(records), **dict(zip(LOCATION_COLUMNS, zip(*locations, strict=True), strict=True))}
     stats = RowStats(lines=Counter(rows["_file"]), ids=(min(rows["id"]), max(rows["id"])))
     if table is _scores:
@@ -178,7 +179,11 @@ def read_tables(
     else:
         tables = _rollout_tables(table, records, rows, stats)
     stats.rows = {name: len(columns["run"]) for name, columns in tables.items()}
-    return tables, stats, errors
+    return tables, stats
+
+
+def _record_table(kinds: tuple[str, ...]) -> _RecordTable:
+    return _scores if kinds == (SCORES,) else _rollouts_only if kinds == (ROLLOUTS,) else _rollouts
 
 
 def _rollout_tables(table: _RecordTable, records: Sequence[Any], rollouts: Columns, stats: RowStats) -> Tables:
