@@ -169,11 +169,11 @@ def test_processes_make_the_same_parts(long_run, monkeypatch):
 
 
 def test_making_parts_leaves_no_garbage(long_run, tmp_path):
-    """Processes that make parts turn the garbage collector off, and make many parts."""
+    """A process that makes parts turns the garbage collector off, so garbage would pile up from part to part."""
     run = LocalFiles(long_run)
     segments = existing_segments(run, "rollouts")
     try:
-        for number in range(2):  # what the first one leaves is of imports and caches
+        for number in range(2):  # the first part also leaves the garbage of imports
             gc.collect()
             part_processes._build(run, ("rollouts", "texts"), segments, None, str(tmp_path / str(number)))
         assert gc.collect() == 0

@@ -69,7 +69,7 @@ class PartBuilder:
         self._stats = RowStats()
         self._ids: set[str] = set()
         self._lines: list[_Line] = []
-        """Those that are not columns yet."""
+        """Lines that are not columns yet."""
         self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for kind in kinds for table in TABLES_OF_KIND[kind]}
         self._bytes = 0
         self._chunk_bytes = 0
@@ -119,7 +119,7 @@ class PartBuilder:
             self._append([one for one in map(self._with_valid_text, lines) if one is not None])
 
     def _with_valid_text(self, line: _Line) -> _Line | None:
-        """The same line without escapes; None, and reported, if it cannot be read."""
+        """The same line without escapes, decoded again; None, and reported, if it cannot be read."""
         data, location, _ = line
         try:
             valid = msgspec.json.encode(msgspec.json.decode(data))

@@ -148,9 +148,9 @@ _scores = _RecordTable(SCORE_FIELDS, calls=_calls.struct)
 
 
 def line_decoder(kinds: tuple[str, ...], decode_score: DecodeScore) -> Callable[[bytes], Any]:
-    """Decodes a verified line for the tables of these kinds; raises `ValueError` or `RecursionError` if it is invalid.
+    """A function that decodes what the tables of these kinds need of a verified line.
 
-    For rollouts alone, texts are skipped. Other kinds are of tables that need whole lines.
+    It raises `ValueError` or `RecursionError` if the line is not a record. For rollouts alone, texts are skipped.
     """
     table = _record_table(kinds)
     decode_whole: Callable[[bytes], Any] = decode_score if table is _scores else decode_rollout
@@ -167,7 +167,7 @@ def line_decoder(kinds: tuple[str, ...], decode_score: DecodeScore) -> Callable[
 def make_tables(
     kinds: tuple[str, ...], records: Sequence[Any], locations: Sequence[LineLocation]
 ) -> tuple[Tables, RowStats]:
-    """Columns of the tables of one or more decoded lines.
+    """The columns of the tables of these kinds, and statistics of them, from one or more decoded lines.
 
     Raises `RecursionError` if a free-form value in one of them is nested too deeply.
     """
