@@ -85,7 +85,7 @@ def test_columns_hold_what_they_were_given(first, second):
     table = ArrowTable({kind: kind for kind in VALUES})
     for rows in filter(None, (first, second)):
         columns = {kind: [as_given(kind, row[kind]) for row in rows] for kind in VALUES}
-        table.chunks.append(table.new_chunk(columns))
+        table.append(columns)
     with duckdb.connect() as connection, table.registered(connection) as source:
         answered, again = (connection.execute(f"from {source}").fetchall() for _ in range(2))
     expected = [tuple(as_answered(kind, row[kind]) for kind in VALUES) for row in (*first, *second)]
@@ -107,7 +107,7 @@ def test_maps_with_the_same_names_hold_them(chunks):
     """Whatever the names are, and however they change from chunk to chunk; in order."""
     table = ArrowTable({"map": NUMBER_MAP, "chunk": "BIGINT"})
     for number, maps in enumerate(chunks):
-        table.chunks.append(table.new_chunk({"map": maps, "chunk": [number] * len(maps)}))
+        table.append({"map": maps, "chunk": [number] * len(maps)})
     with duckdb.connect() as connection, table.registered(connection) as source:
         answered = connection.execute(f"select map from {source}").fetchall()
     assert repr(answered) == repr([(as_answered(NUMBER_MAP, one),) for maps in chunks for one in maps])
@@ -126,7 +126,7 @@ def test_tables_are_read_as_few_streams(chunks, streams):
     """Names that are different in each line cost no more than others."""
     table = ArrowTable({"map": NUMBER_MAP})
     for maps in chunks:
-        table.chunks.append(table.new_chunk({"map": maps}))
+        table.append({"map": maps})
     with duckdb.connect() as connection, table.registered(connection) as source:
         assert source.count("select") == streams
 

@@ -173,5 +173,4 @@ def _build(
     for location, line in cursor.read():
         builder.add(line, location)
     parts = builder.write(private, {}, cursor)
-    gc.collect(0)  # nanoarrow leaves a cycle for each array
     return msgspec.json.encode(({str(part.path): part.info for part in parts}, errors))

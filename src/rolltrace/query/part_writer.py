@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import duckdb
 
 Item = TypeVar("Item")
-_Line = tuple[bytes, LineLocation, Any]
-"""A line, its location, and what was decoded of it."""
+_Line = tuple[LineLocation, Any]
+"""The location of a line, and what was decoded of it."""
 
 BATCH_BYTES = 64 << 20
 """Lines wait as columns in memory until they have so many bytes; then they become a part."""
-_CHUNK_LINES = 512
-_CHUNK_BYTES = 4 << 20
+_CHUNK_LINES = 128
+_CHUNK_BYTES = 1 << 20
 """Decoded lines become columns when there are so many of them."""
 
 _PARQUET = "format parquet, compression zstd, compression_level 2"
@@ -79,7 +79,7 @@ class PartBuilder:
         self._bytes += len(line)
         self._chunk_bytes += len(line)
         try:
-            self._lines.append((line, location, self._decode(line)))
+            self._lines.append((location, self._decode(line)))
         except (ValueError, RecursionError) as error:
             self._errors.append(record_read_error(location, error))
         if len(self._lines) >= _CHUNK_LINES or self._chunk_bytes >= _CHUNK_BYTES:
@@ -111,35 +111,26 @@ class PartBuilder:
         return Part(path, msgspec.structs.replace(info, kind=kind, stats=stats))
 
     def _append_columns(self) -> None:
-        """Make columns of the lines that wait. If their text is not valid, or nested too deeply, look at each line."""
+        """Make columns of the lines that wait."""
         lines, self._lines, self._chunk_bytes = self._lines, [], 0
-        try:
+        if lines:
             self._append(lines)
-        except (ValueError, RecursionError):
-            self._append([one for one in map(self._with_valid_text, lines) if one is not None])
-
-    def _with_valid_text(self, line: _Line) -> _Line | None:
-        """The same line without escapes, decoded again; None, and reported, if it cannot be read."""
-        data, location, _ = line
-        try:
-            valid = msgspec.json.encode(msgspec.json.decode(data))
-            record = self._decode(valid)
-            make_tables(self._kinds, [record], [location])
-        except (ValueError, RecursionError) as error:
-            self._errors.append(record_read_error(location, error))
-            return None
-        return valid, location, record
 
     def _append(self, lines: Sequence[_Line]) -> None:
-        """Add lines to the columns, all or, if an error is raised, none of them."""
-        if not lines:
+        """Make columns of lines. If one of them cannot be a row, look for it in each half; it is reported."""
+        locations, records = zip(*lines, strict=True)
+        try:
+            tables, stats = make_tables(self._kinds, records, locations)
+        except (ValueError, RecursionError) as error:
+            if len(lines) == 1:
+                self._errors.append(record_read_error(locations[0], error))
+            else:
+                self._append(lines[: len(lines) // 2])
+                self._append(lines[len(lines) // 2 :])
             return
-        _, locations, records = zip(*lines, strict=True)
-        tables, stats = make_tables(self._kinds, records, locations)
-        made = [table for table, rows in stats.rows.items() if rows and table in self._tables]
-        chunks = {table: self._tables[table].new_chunk(tables[table]) for table in made}
-        for table, chunk in chunks.items():
-            self._tables[table].chunks.append(chunk)
+        for table, rows in stats.rows.items():
+            if rows and table in self._tables:
+                self._tables[table].append(tables[table])
         for table in tables.keys() & KINDS_OF_FOLDER:
             self._ids.update(tables[table]["id"])
         self._stats.merge(stats)

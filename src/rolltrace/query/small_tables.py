@@ -43,7 +43,7 @@ def small_part(
     """Write the rows of a small table to a Parquet file."""
     columns = ArrowTable(SMALL_TABLES[table])
     if rows:
-        columns.chunks.append(columns.new_chunk({name: [row[name] for row in rows] for name in SMALL_TABLES[table]}))
+        columns.append({name: [row[name] for row in rows] for name in SMALL_TABLES[table]})
     with columns.registered(connection) as source:
         copy_to_parquet(connection, f"from {source}", path)
     return ParquetPart(path, PartInfo(ranges={}, stats=RowStats(rows={table: len(rows)})))

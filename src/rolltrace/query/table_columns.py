@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import accumulate, chain, compress, pairwise, repeat
+from itertools import accumulate, chain, compress, count, pairwise, repeat
 from types import GenericAlias
 from typing import Any
 
@@ -40,6 +40,7 @@ Columns = dict[str, Sequence[Any]]
 Tables = dict[str, Columns]
 
 _EMPTY = msgspec.Raw(b"{}")
+_NULL = b"null"
 
 _DECODED_TYPES: dict[str, Any] = {
     "VARCHAR": str,
@@ -108,10 +109,11 @@ class _RecordTable:
         self._counted = columns.counted
         self._flattened = {name: tuple(shown) for name, shown in flattened.items()}
         self._as_text = [field.name for field in plain if field.kind is FieldKind.NAME_OR_INTEGER]
+        self._json = [name for name, kind in columns.sql_types.items() if kind == "JSON"]
         self._free_form = [field.name for field in plain if field.kind is FieldKind.FREE_FORM]
 
     def columns(self, records: Sequence[Any]) -> Columns:
-        """The columns of some records; raises `RecursionError` if a free-form value is nested too deeply."""
+        """The columns of some records; an error is raised if a value would be refused in the whole record."""
         columns: Columns = dict(zip(self._names, _transposed(records, len(self._names)), strict=True))
         for name in self._as_text:
             columns[name] = [None if value is None else str(value) for value in columns[name]]
@@ -119,6 +121,8 @@ class _RecordTable:
             columns[name] = list(map(len, columns[name]))
         for name, shown in self._flattened.items():
             columns |= zip(shown, _transposed(columns.pop(name), len(shown)), strict=True)
+        for name in self._json:
+            columns[name] = _checked_json(columns[name])
         for name in self._free_form:
             _check_nesting(columns[name])
         return columns
@@ -129,7 +133,9 @@ def _transposed(records: Sequence[Any], width: int) -> Iterable[Sequence[Any]]:
     if not any(records):
         return repeat(records, width)
     nothing = (None,) * width
-    return zip(*[nothing if record is None else astuple(record) for record in records], strict=True)
+    rows = map(astuple, records) if all(records) else [astuple(record) if record else nothing for record in records]
+    values = [*chain.from_iterable(rows)]
+    return [values[first::width] for first in range(width)]
 
 
 _steps = _RecordTable(STEP_FIELDS, prompt=tuple[int, int], response=int | _TextOnly, sampling=int | None)
@@ -216,7 +222,7 @@ def _score_tables(
 
 def _owners(counts: Iterable[int]) -> list[int]:
     """By item, the number of the record that has it; `counts` are how many items each record has."""
-    return [number for number, count in enumerate(counts) for _ in range(count)]
+    return [*chain.from_iterable(map(repeat, count(), counts))]
 
 
 def _repeated(values: Sequence[Any], owners: Sequence[int]) -> list[Any]:
@@ -246,10 +252,14 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
         **steps,
         "rollout": _repeated(rollouts["id"], owners),
         **{name: _repeated(rollouts[name], owners) for name in STEP_CONTEXT},
-        "sampling": [
-            None if index is None or not 0 <= index < len(records[owner].sampling) else records[owner].sampling[index]
-            for owner, index in zip(owners, steps["sampling"], strict=True)
-        ],
+        "sampling": _checked_json(
+            [
+                None
+                if index is None or not 0 <= index < len(records[owner].sampling)
+                else records[owner].sampling[index]
+                for owner, index in zip(owners, steps["sampling"], strict=True)
+            ]
+        ),
         "prompt_messages": [
             prompt[0][1] - prompt[0][0] if len(prompt) == 1 else sum([last - first for first, last in prompt])
             for prompt in steps["prompt"]
@@ -275,6 +285,8 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
 def _call_columns(records: Sequence[Any], of: Columns, **ids: Sequence[str | None]) -> Columns:
     """The model calls of rollouts or of scores; `ids` are the rollout and the score of each."""
     calls = [call for record in records for call in record.calls]
+    if not calls:
+        return {"run": []}
     counts = [len(record.calls) for record in records]
     owners = _owners(counts)
     return {
@@ -293,6 +305,14 @@ def _restore_quotes(calls: Sequence[Any], whole: Sequence[Call]) -> None:
         call.prompt = msgspec.Raw(json_encoder.encode(one.prompt))
         if call.reply is not None and one.reply is not None:
             call.reply.content = one.reply.content
+
+
+def _checked_json(values: Sequence[Any]) -> Sequence[Any]:
+    """JSON with None for null; raises `ValueError` if it is not UTF-8, which msgspec does not check in raw values."""
+    data = b"".join(filter(None, values))
+    if not data.isascii():
+        data.decode()
+    return [None if value is None or bytes(value) == _NULL else value for value in values] if _NULL in data else values
 
 
 def _check_nesting(values: Sequence[Any]) -> None:

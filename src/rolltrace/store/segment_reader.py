@@ -4,6 +4,8 @@ import errno
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from rolltrace.errors import ChecksumError
 from rolltrace.store.compression import FrameReader
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, strip_extension
@@ -30,7 +32,7 @@ class FileBlock(NamedTuple):
     """Whether the disk failed to read: the data may still be intact."""
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, gc=False):
     """A line with its line feed, or a damaged range."""
 
     offset: int
