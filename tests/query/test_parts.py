@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,6 +90,33 @@ def test_columns_hold_what_they_were_given(first, second):
         answered, again = (connection.execute(f"from {source}").fetchall() for _ in range(2))
     expected = [tuple(as_answered(kind, row[kind]) for kind in VALUES) for row in (*first, *second)]
     assert repr(answered) == repr(again) == repr(expected)  # `repr`, because NaN is not equal to itself
+
+
+REPEATED = {
+    "VARCHAR": ("it's", "\x00"),
+    "JSON": ({"a": "it's"}, []),
+    "BIGINT": (-(2**63), 0),
+    "DOUBLE": (0.0, -0.0),
+    "BOOLEAN": (True, False),
+    "TIMESTAMP": (datetime(2026, 11, 18, 1, 2, 3, 4, UTC), datetime(9998, 1, 1, tzinfo=UTC)),
+    "VARCHAR[]": (["it's", ""], []),
+    "MAP(VARCHAR, DOUBLE)": ({}, {"a": math.nan}),
+    "MAP(VARCHAR, BIGINT)": ({"a": 2**63 - 1}, {}),
+}
+
+
+@pytest.mark.parametrize("chunks", ["xx x", "xx xyx", "nn xn", "nn", "x ny yy"])
+def test_repeated_values_are_read_back(chunks):
+    """A value that all rows have, or all until then, is the same as if it were among others, in every type."""
+    table = ArrowTable({kind: kind for kind in VALUES})
+    known = {kind: {"x": x, "y": y, "n": None} for kind, (x, y) in REPEATED.items()}
+    for chunk in chunks.split():
+        table.append({kind: [as_given(kind, values[one]) for one in chunk] for kind, values in known.items()})
+    with duckdb.connect() as connection, table.registered(connection) as source:
+        answered = connection.execute(f"from {source}").fetchall()
+    rows = chunks.replace(" ", "")
+    expected = [tuple(as_answered(kind, values[one]) for kind, values in known.items()) for one in rows]
+    assert repr(answered) == repr(expected)
 
 
 NAMES = st.lists(st.sampled_from(["a", "A", "é", "", "\x00", "a\x00", '"', "key"]) | TEXT, max_size=3, unique=True)
@@ -348,6 +375,24 @@ def test_escaped_surrogates(path, monkeypatch, column, table):
         rows = run.sql(f"""select "index", {table}.{column} ->> 'k' from {source} order by 1""").fetchall()
         assert rows == [(0, "MARK0"), (1, "\N{GRINNING FACE}1"), (3, "MARK3")]
         assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
+
+
+@pytest.mark.parametrize("bad", [b'"\xff"', b"[" * 200 + b"]" * 200], ids=["not UTF-8", "deep"])
+def test_a_free_form_value_that_cannot_be_a_row_costs_its_line(path, monkeypatch, bad):
+    """The lines before and after it, which become columns together with it, have rows; it is reported."""
+    with create_run(path) as writer:
+        for index in range(9):
+            write(writer, index=index, step={"extra": {"k": "MARK"}})
+    [segment] = (path / "rollouts").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    lines[6] = add_checksum(lines[6].replace(b'"MARK"', bad).rpartition(b',"crc":"')[0] + b"}")
+    segment.write_bytes(b"".join(lines))
+    with open_run(path) as run:
+        rows = run.sql(
+            """select "index" from rollouts join steps on steps.rollout = rollouts.id order by 1"""
+        ).fetchall()
+        assert rows == [(index,) for index in range(9) if index != 6]
+        assert [error.offset for error in run.problems] == [len(b"".join(lines[:6]))]
 
 
 @pytest.mark.parametrize("text", [r"\ud83d", r"\\ud83d", "\\" * 3 + r"uDC00"])

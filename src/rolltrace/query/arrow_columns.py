@@ -28,6 +28,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _MAX_STRUCT_NAMES = 256
 """Each name of a struct is an array of its own, which does not pay for many names and few rows."""
 _MAX_LITERAL = 64
+"""The longest text that may stand in a statement in place of a column."""
 
 
 class ArrowTable:
@@ -60,25 +61,23 @@ class ArrowTable:
         from nanoarrow import Array
 
         tables = list(self._columns.values()) or [list(map(_Column, self._types.values()))]
-        self._columns = {}
-        selects, views = list[str](), list[str]()
-        for columns in tables:
+        selects = []
+        for number, columns in enumerate(tables):
+            columns[0].store()  # there is at least one array, which has the number of rows
             named = dict(zip(self._types, columns, strict=True))
-            stored = {name: column.stored for name, column in named.items() if column.stored}
-            rows = f"_rows_{len(views)}" if stored else f"range({columns[0].size})"
-            if stored:
-                connection.register(rows, Array(_struct_array(stored)))
-                views.append(rows)
+            arrays = _struct_array({name: column.stored for name, column in named.items() if column.stored})
+            connection.register(f"_rows_{number}", Array(arrays))
             shown = (
                 f"try_cast({column.literal or sql_identifier(name)} as {self._types[name]}) as {sql_identifier(name)}"
                 for name, column in named.items()
             )
-            selects.append(f"select {', '.join(shown)} from {rows}")
+            selects.append(f"select {', '.join(shown)} from _rows_{number}")
+        self._columns = {}
         try:
             yield f"({' union all '.join(selects)})"
         finally:
-            for view in views:
-                connection.unregister(view)
+            for number in range(len(tables)):
+                connection.unregister(f"_rows_{number}")
 
 
 def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None:
@@ -94,23 +93,27 @@ class _Column:
     """A column: a short value, as long as it has no other, and then an array."""
 
     def __init__(self, kind: Kind) -> None:
-        self.size = 0
         self.stored: _Texts | _Numbers | _Structs | None = None
         self.literal: str | None = "null"
         """The value in SQL; None if there is an array."""
         self._kind = kind
         self._value: Any = None
+        self._size = 0
 
     def append(self, values: Values) -> None:
         """Add one or more values."""
-        if not self.size:
+        if not self._size:
             self._value, self.literal = values[0], _literal(values[0])
         if self.literal is None or values[-1] != self._value or values.count(self._value) < len(values):
-            if self.stored is None:
-                self.literal, self.stored = None, _new_array(self._kind)
-                self.stored.extend([self._value] * self.size)
-            self.stored.extend(values)
-        self.size += len(values)
+            self.store().extend(values)
+        self._size += len(values)
+
+    def store(self) -> "_Texts | _Numbers | _Structs":
+        """Have an array from now on."""
+        if self.stored is None:
+            self.literal, self.stored = None, _new_array(self._kind)
+            self.stored.extend([self._value] * self._size)
+        return self.stored
 
 
 def _literal(value: Any) -> str | None:
@@ -169,7 +172,7 @@ class _Numbers:
             self._validity += b"1" * len(values)
         except struct.error:
             numbers = [None if value is None else as_number(value) for value in values]
-            self._data += struct.pack(f"{len(values)}{code}", *[number or 0 for number in numbers])
+            self._data += struct.pack(f"{len(values)}{code}", *[0 if number is None else number for number in numbers])
             self._validity += bytes([48 if number is None else 49 for number in numbers])
 
     def array(self) -> "CArray":
@@ -221,16 +224,11 @@ def _array(schema: "CSchema", size: int, buffers: Values, children: Values = ())
 def _arrow_type(kind: str) -> "CSchema":
     import nanoarrow
 
-    make_type: dict[str, Callable[[], Any]] = {
-        "VARCHAR": nanoarrow.string,
-        "BIGINT": nanoarrow.int64,
-        "DOUBLE": nanoarrow.float64,
-        "BOOLEAN": nanoarrow.uint8,
-        "TIMESTAMP": lambda: nanoarrow.timestamp("us"),
-    }
-    return nanoarrow.c_schema(
-        make_type[kind]() if kind in make_type else nanoarrow.extension_type(nanoarrow.string(), "arrow.json", b"")
-    )
+    types = {
+        "VARCHAR": nanoarrow.string(), "BIGINT": nanoarrow.int64(), "DOUBLE": nanoarrow.float64(),
+        "BOOLEAN": nanoarrow.uint8(), "TIMESTAMP": nanoarrow.timestamp("us"),
+    }  # fmt: skip
+    return nanoarrow.c_schema(types.get(kind) or nanoarrow.extension_type(nanoarrow.string(), "arrow.json", b""))
 
 
 _NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {

@@ -39,8 +39,7 @@ DecodeScore = Callable[[bytes], Score]
 Columns = dict[str, Sequence[Any]]
 Tables = dict[str, Columns]
 
-_EMPTY = msgspec.Raw(b"{}")
-_NULL = b"null"
+_EMPTY, _NULL = msgspec.Raw(b"{}"), msgspec.Raw(b"null")
 
 _DECODED_TYPES: dict[str, Any] = {
     "VARCHAR": str,
@@ -232,6 +231,11 @@ def _repeated(values: Sequence[Any], owners: Sequence[int]) -> list[Any]:
     return list(map(values.__getitem__, owners))
 
 
+def _at(items: Sequence[Any], index: int | None) -> Any:
+    """The item at an index; None if there is none."""
+    return items[index] if index is not None and 0 <= index < len(items) else None
+
+
 def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: Columns) -> tuple[Columns, Columns]:
     """The steps with the messages that are their responses, and the other messages: no text is stored twice."""
     sizes = [len(record.messages) for record in records]
@@ -253,12 +257,7 @@ def _step_and_message_columns(records: Sequence[Any], rollouts: Columns, steps: 
         "rollout": _repeated(rollouts["id"], owners),
         **{name: _repeated(rollouts[name], owners) for name in STEP_CONTEXT},
         "sampling": _checked_json(
-            [
-                None
-                if index is None or not 0 <= index < len(records[owner].sampling)
-                else records[owner].sampling[index]
-                for owner, index in zip(owners, steps["sampling"], strict=True)
-            ]
+            [_at(records[owner].sampling, index) for owner, index in zip(owners, steps["sampling"], strict=True)]
         ),
         "prompt_messages": [
             prompt[0][1] - prompt[0][0] if len(prompt) == 1 else sum([last - first for first, last in prompt])
@@ -312,7 +311,7 @@ def _checked_json(values: Sequence[Any]) -> Sequence[Any]:
     data = b"".join(filter(None, values))
     if not data.isascii():
         data.decode()
-    return [None if value is None or bytes(value) == _NULL else value for value in values] if _NULL in data else values
+    return [None if value == _NULL else value for value in values] if b"null" in data else values
 
 
 def _check_nesting(values: Sequence[Any]) -> None:
