@@ -6,19 +6,21 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Protocol
 
 from rolltrace.errors import RecordError
 from rolltrace.trace.call import Call
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Header, Identity, Rollout
+from rolltrace.trace.rollout import Identity, Rollout
 from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy
 
 MAX_CACHED = 256
 """How many rollouts to cache, so that a rollout is not read again at every turn."""
 
-RolloutKey = tuple[str, int, str, str, str, int | None, int]
+rollout_key = attrgetter("split", "iteration", "env", "task", "group", "index", "attempt")
+"""The key that two plays of the same rollout share."""
 
 
 class RecordSource(Protocol):
@@ -70,8 +72,7 @@ class ReplayIndex:
         """Sessions and ids by the hash of the key. If several sessions played a rollout, the last one comes first."""
         ids: dict[int, list[tuple[str, str]]] = {}
         for identity in self._records.identities():
-            entry = sys.intern(identity.session), identity.id
-            ids.setdefault(hash(rollout_key(identity)), []).append(entry)
+            ids.setdefault(hash(rollout_key(identity)), []).append((sys.intern(identity.session), identity.id))
         for sessions in ids.values():
             sessions.sort(reverse=True)
         return ids
@@ -83,13 +84,6 @@ class ReplayIndex:
             for call, prompt in with_full_prompts(score.calls):
                 calls.setdefault((call.role, prompt_digest(prompt)), []).append(call)
         return calls
-
-
-def rollout_key(rollout: Identity | Header) -> RolloutKey:
-    """The key that two plays of the same rollout share."""
-    return (
-        rollout.split, rollout.iteration, rollout.env, rollout.task, rollout.group, rollout.index, rollout.attempt,
-    )  # fmt: skip
 
 
 def prompt_digest(prompt: Sequence[Message]) -> bytes:

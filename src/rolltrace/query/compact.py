@@ -53,14 +53,13 @@ def compact(path: str | Path) -> CompactionResult:
         with suppress(OSError, InputError):  # it stays uncompressed
             compress_segment(segment)
             compressed += 1
-    existing = part_folders(reader.path / CACHE)
+    existing = set(part_folders(reader.path / CACHE))
     with closing(Database([reader])) as database:
         parts = _merge_all(database)
         rows = _count_rows(parts, database)
     if any(part.path.parent != reader.path / CACHE for part in parts):
         raise StorageError(f"Cannot write to {reader.path / CACHE}: is it read-only, or the disk full?")
-    current = {part.path for part in parts}
-    remove_parts(path for path in existing if path not in current)
+    remove_parts(existing - {part.path for part in parts})
     size = sum(file.size for part in parts for file in LocalFiles(part.path).existing(""))
     return CompactionResult(compressed, rows, size)
 

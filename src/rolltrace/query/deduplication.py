@@ -87,20 +87,14 @@ class RepeatedSlots:
 
 
 def create_duplicates(
-    connection: "duckdb.DuckDBPyConnection",
-    rollouts: Sequence[Path],
-    slots: Sequence[Path],
-    sessions: Sequence[Sessions],
-    *,
-    is_repeated: bool,
+    connection: "duckdb.DuckDBPyConnection", rollouts: str, slots: Sequence[Path], sessions: Sequence[Sessions]
 ) -> int:
     """Create the table `DUPLICATES` of the rollouts that are superseded, retried or colliding.
 
-    `slots` have the hashes of the slots with several rollouts (see `RepeatedSlots`). `sessions` are those of each run.
-    With `is_repeated`, the lines in the table `REPEATED` do not count. Returns how many rollouts are superseded.
+    `rollouts` is SQL for those to look at, without lines that repeat others. `slots` have the hashes of the slots with
+    several rollouts (see `RepeatedSlots`). `sessions` are those of each run. Returns how many rollouts are superseded.
     """
-    source = without_repeated(parquet_source(rollouts), is_repeated)
-    repeated = f"{_hashed(source)} semi join {parquet_source(slots)} using (h)"
+    repeated = f"{_hashed(rollouts)} semi join {parquet_source(slots)} using (h)"
     connection.execute(f"create table _rows as select {_COLUMNS} from {repeated}")
     connection.execute(f"""
         create table _slots as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from _rows

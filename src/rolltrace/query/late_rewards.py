@@ -90,10 +90,8 @@ def by_newer_scores(parts: Iterable[AnyPart], scores: Sequence[ParquetPart]) -> 
     rewards = [one for one in scores if one.info.stats.rewards]
     by_scores: dict[tuple[Path, ...], list[AnyPart]] = {}
     for part in parts:
-        covered = part.info.scores_covered
-        newer = [
-            one for one in rewards if any(end > covered.get(file, 0) for file, (_, end) in one.info.ranges.items())
-        ]
+        known = part.info.scores_covered
+        newer = [one for one in rewards if any(end > known.get(file, 0) for file, (_, end) in one.info.ranges.items())]
         by_scores.setdefault(tuple(one.path for one in newer), []).append(part)
     return by_scores
 

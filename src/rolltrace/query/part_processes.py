@@ -31,7 +31,6 @@ from rolltrace.trace.ids import new_id
 if TYPE_CHECKING:
     import duckdb
 
-_LIMITS = EngineLimits("512MB", threads=1)
 _POLL_SECONDS = 0.1
 _NOT_MADE = (WorkerError, EnvError, OSError)
 """The errors of a process that was killed, or that did not start."""
@@ -90,8 +89,7 @@ class PartProcesses:
             self._tried |= batch.keys()
             with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
                 entries = list(batch.values())[::-1]  # the oldest first
-                path = str(self._private / new_id())
-                call = self._pool.submit(_build, self._files, self._kinds, entries, ends, path)
+                call = self._pool.submit(_build, self._files, self._kinds, entries, ends, str(self._private / new_id()))
                 self._batches[call] = batch
                 self.pending |= batch
         return True
@@ -157,7 +155,7 @@ def acquire_lock(lock: FileLock) -> bool:
 @cache
 def _worker_connection(private: Path) -> "duckdb.DuckDBPyConnection":
     """The engine of this worker process, which takes a while to start."""
-    return connect(private, _LIMITS)
+    return connect(private, EngineLimits("512MB", threads=1))
 
 
 def _build(
@@ -168,9 +166,8 @@ def _build(
     reader, errors, folder = RunReader(run), list[ReadError](), FOLDER_OF_KIND[kinds[0]]
     run.prefetch(f"{folder}/{entry.file_name}" for entry in segments)
     cursor = Cursor(run, folder, errors.append, limits=limits, segments=segments)
-    private = Path(path)
-    builder = PartBuilder(kinds, _worker_connection(private.parent), errors, reader.decode_score)
+    builder = PartBuilder(kinds, _worker_connection(Path(path).parent), errors, reader.decode_score)
     for location, line in cursor.read():
         builder.add(line, location)
-    parts = builder.write(private, {}, cursor)
+    parts = builder.write(Path(path), {}, cursor)
     return msgspec.json.encode(({str(part.path): part.info for part in parts}, errors))

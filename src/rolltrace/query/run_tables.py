@@ -15,17 +15,7 @@ from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF
 from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
-from rolltrace.store.parts import (
-    Bounds,
-    ParquetPart,
-    Part,
-    covering_parts,
-    find_parts,
-    merged_info,
-    publish_part,
-    remove_parts,
-    segment_sizes,
-)
+from rolltrace.store.parts import Bounds, ParquetPart, Part, covering_parts, find_parts, publish_part, remove_parts
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.store.segment_reader import SegmentEntry, existing_segments
@@ -118,12 +108,16 @@ class RunTables:
                 self._verify(kind, tables, iterations)
             is_pending = any(processes.pending for processes in self._processes.values())
             is_changed = is_pending or self._read_revisions.get(folder) != revision
-            self._read_folder(folder, wanted, deadline, is_new=is_new, reads=reads and is_changed)
+            self._read_folder(folder, wanted, deadline, is_new=is_new, reads=is_new or (reads and is_changed))
             self._read_revisions[folder] = revision
         if ROLLOUTS in tables and SCORES in self.parts and iterations is None:
             self._store_rewards(deadline)
-        for kind in self.parts:
-            self._merge_small_parts(kind, deadline)
+        for kind, parts in self.parts.items():
+            # Merge the newest while they are private, so that there are few and each row is rewritten seldom.
+            if newest := parts_to_merge(parts, self._is_private):
+                deadline.check()
+                merged = merge_parts(self._connection, self.private_path(kind), newest)
+                parts[-len(newest) :] = self._publish_if_large([merged])
 
     def _read_folder(
         self, folder: str, wanted: Collection[str], deadline: QueryDeadline, *, is_new: bool, reads: bool
@@ -134,7 +128,6 @@ class RunTables:
         """
         kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
-        reads = reads or is_new
         limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
         is_level = not self._processes[folder,].pending
         is_level = is_level and all(self.covered[kind] == self.covered[folder] for kind in kinds)
@@ -179,9 +172,8 @@ class RunTables:
     def line_counts(self) -> Counter[str]:
         """By file, how many lines have rows."""
         counts: Counter[str] = Counter()
-        for folder in KINDS_OF_FOLDER:
-            for part in self.parts.get(folder, ()):
-                counts.update(part.info.stats.lines)
+        for part in [part for folder in KINDS_OF_FOLDER for part in self.parts.get(folder, ())]:
+            counts.update(part.info.stats.lines)
         return counts
 
     def drop_damaged(self) -> bool:
@@ -220,8 +212,7 @@ class RunTables:
             self._rewards_lock.release()
 
     def _missing_rewards(self) -> ByScores:
-        scores, covered = self.table_parts("scores"), self.covered[SCORES]
-        return self.late_rewards.missing(self.parts[ROLLOUTS], scores, covered)
+        return self.late_rewards.missing(self.parts[ROLLOUTS], self.table_parts("scores"), self.covered[SCORES])
 
     def _list(self, folder: str) -> list[SegmentEntry]:
         if folder not in self._segments:
@@ -248,7 +239,7 @@ class RunTables:
     def _start(self, kind: str, parts: Sequence[Part]) -> None:
         """Continue from these parts, as far as they fit together and to the files that there are."""
         folder = FOLDER_OF_KIND[kind]
-        self.parts[kind], self.covered[kind] = covering_parts(parts, segment_sizes(folder, self._list(folder)))
+        self.parts[kind], self.covered[kind] = covering_parts(parts, folder, self._list(folder))
         for error in (error for part in self.parts[kind] for error in part.info.errors):
             self._reader.errors.report(error)
 
@@ -258,17 +249,16 @@ class RunTables:
         What a dropped part covered is read again, unless another process has made a part of it.
         """
         bad = self._discard_damaged([part for part in self.parts[kind] if part.info.may_have(iterations)], tables)
-        if not bad:
-            return False
-        self.expect_changes()
-        self._segments.clear()
-        for kinds, processes in self._processes.items():
-            if kind in kinds:
-                processes.close()
-        if kind in KINDS_OF_FOLDER:
-            self._dropped.setdefault(kind, self.covered[kind])
-        self._start(kind, self._find(kind, [part for part in self.parts[kind] if part not in bad]))
-        return True
+        if bad:
+            self.expect_changes()
+            self._segments.clear()
+            for kinds, processes in self._processes.items():
+                if kind in kinds:
+                    processes.close()
+            if kind in KINDS_OF_FOLDER:
+                self._dropped.setdefault(kind, self.covered[kind])
+            self._start(kind, self._find(kind, [part for part in self.parts[kind] if part not in bad]))
+        return bool(bad)
 
     def _discard_damaged(self, parts: Iterable[Part], tables: Collection[str]) -> list[Part]:
         """Delete those of these parts of which a file of these tables is damaged, and return them.
@@ -301,16 +291,15 @@ class RunTables:
                 break
         cursor = self._cursor(kinds, limits)
         lines = cursor.read()
-        is_over = False
-        while not is_over:
+        is_full = True
+        while is_full:
             self._errors.clear()
             builder = PartBuilder(kinds, self._connection, self._errors, self._reader.decode_score)
+            is_full = False
             for location, line in lines:
                 deadline.check()
-                if builder.add(line, location):
+                if is_full := builder.add(line, location):
                     break
-            else:
-                is_over = True
             self._add(builder.write(self.private_path("lines"), self.covered[kind], cursor))
 
     def _cursor(self, kinds: tuple[str, ...], limits: Mapping[str, int] | None) -> Cursor:
@@ -337,13 +326,13 @@ class RunTables:
         """
         self._segments.clear()
         folder = FOLDER_OF_KIND[kinds[0]]
-        sizes = segment_sizes(folder, self._list(folder))
+        segments = self._list(folder)
         parts = {}
         for kind in kinds:
             found = self._find(kind, self.parts[kind])
             bad = self._discard_damaged([part for part in found if part not in self.parts[kind]], TABLES_OF_KIND[kind])
             parts[kind] = [part for part in found if part not in bad]
-        reached = [covering_parts(own, sizes)[1] for own in parts.values()]
+        reached = [covering_parts(own, folder, segments)[1] for own in parts.values()]
         before = self.covered[kinds[0]]
         if any(covered != reached[0] for covered in reached) or (of_same_lines and reached[0] != before):
             return
@@ -360,13 +349,6 @@ class RunTables:
             for error in part.info.errors:
                 self._reader.errors.report(error)
 
-    def _merge_small_parts(self, kind: str, deadline: QueryDeadline) -> None:
-        """Merge the newest parts while they are private, so that there are few and each row is rewritten seldom."""
-        if newest := parts_to_merge(self.parts[kind], self._is_private):
-            deadline.check()
-            merged = merge_parts(self._connection, self.private_path(kind), newest)
-            self.parts[kind][-len(newest) :] = self._publish_if_large([merged])
-
     def _publish_if_large(self, parts: list[Part]) -> list[Part]:
         """Publish all of these parts, which cover the same lines, or none; never if the disk could not be read."""
         if any(error.kind is ReadErrorKind.UNREADABLE for part in parts for error in part.info.errors):
@@ -382,8 +364,7 @@ def parts_to_merge(parts: Sequence[Part], is_private: Callable[[Part], bool]) ->
     newest: list[Part] = []
     size = 0
     for part in reversed(parts):
-        is_larger = bool(newest) and part.size > 2 * size
-        if is_larger or part.size + size > MERGE_BYTES or not is_private(part):
+        if (newest and part.size > 2 * size) or part.size + size > MERGE_BYTES or not is_private(part):
             break
         newest.insert(0, part)
         size += part.size
@@ -393,5 +374,5 @@ def parts_to_merge(parts: Sequence[Part], is_private: Callable[[Part], bool]) ->
 
 def is_large(parts: Sequence[Part]) -> bool:
     """Whether these parts together are to be stored in the run's cache."""
-    rows = merged_info([part.info for part in parts]).stats.rows
+    rows = sum((Counter(part.info.stats.rows) for part in parts), Counter[str]())
     return max(rows.values(), default=0) >= MIN_CACHED_ROWS or sum(part.size for part in parts) >= MIN_CACHED_BYTES

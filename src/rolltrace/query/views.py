@@ -39,9 +39,7 @@ def create_views(
     tables = set().union(*runs)
     if repeated := _paths("repeated", runs):
         connection.execute(f"create table {REPEATED} as from {parquet_source(repeated)}")
-    superseded = 0
-    if "rollouts" in tables:
-        superseded = _create_rollouts(connection, runs, sessions)
+    superseded = _create_rollouts(connection, runs, sessions) if "rollouts" in tables else 0
     for table, stored in (("steps", "steps"), ("messages", "other_messages"), ("calls", "calls")):
         if stored in tables:
             rows = _rows(stored, runs) if table != "messages" else _messages(runs)
@@ -53,9 +51,8 @@ def create_views(
         shown = ", ".join(map(sql_identifier, table_columns("scores")))
         connection.execute(f"create view {LOCATION_VIEWS['scores']} as {_rows('scores', runs)}")
         connection.execute(f"create view scores as select {shown} from {LOCATION_VIEWS['scores']}")
-    for table in SMALL_TABLES:
-        if table in tables:
-            connection.execute(f"create view {table} as {_rows(table, runs)}")
+    for table in SMALL_TABLES.keys() & tables:
+        connection.execute(f"create view {table} as {_rows(table, runs)}")
 
 
 def _messages(runs: Sequence[RunParts]) -> str:
@@ -87,8 +84,9 @@ def _create_rollouts(
     is_repeated, slots = bool(_paths("repeated", runs)), _paths("slots", runs)
     superseded = 0
     if slots:
-        rollouts = _paths("rollouts", [parts for parts in runs if parts.get("slots")])
-        superseded = create_duplicates(connection, rollouts, slots, sessions, is_repeated=is_repeated)
+        paths = _paths("rollouts", [parts for parts in runs if parts.get("slots")])
+        rollouts = without_repeated(parquet_source(paths), is_repeated)
+        superseded = create_duplicates(connection, rollouts, slots, sessions)
     by_late = _parts_by_late(connection, runs)
     selects = [_select_rollouts(late, own, bool(slots), is_repeated) for late, own in by_late.items()]
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
@@ -107,26 +105,24 @@ def _create_rollouts(
     return superseded
 
 
-def _parts_by_late(
-    connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts]
-) -> dict[str | None, list[ParquetPart]]:
+def _parts_by_late(connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts]) -> dict[str, list[ParquetPart]]:
     """The parts that are read together, of all runs: to plan each of hundreds of runs would take seconds.
 
-    They are by the table of the rewards from scores that are newer than the part; None if no such score exists.
+    They are by the table of the rewards from scores that are newer than the part; "" if no such score exists.
     """
-    by_late: dict[str | None, list[ParquetPart]] = {}
-    for number, parts in enumerate(runs):
+    by_late: dict[str, list[ParquetPart]] = {}
+    for parts in runs:
         for scores, own in by_newer_scores(parts["rollouts"], parts.get("scores", ())).items():
-            late = f"_late_{number}_{len(by_late)}" if scores else None
+            late = f"_late_{len(by_late)}" if scores else ""
             if scores:
                 connection.execute(f"create table {late} as {select_late_rewards(parquet_source(scores), own)}")
             by_late.setdefault(late, []).extend(own)
     return by_late
 
 
-def _select_rollouts(late: str | None, parts: Sequence[ParquetPart], has_duplicates: bool, is_repeated: bool) -> str:
+def _select_rollouts(late: str, parts: Sequence[ParquetPart], has_duplicates: bool, is_repeated: bool) -> str:
     reward, joined, flags = "r.reward", "", dict.fromkeys(_FLAGS, "false")
-    if late is not None:
+    if late:
         joined += f" left join {late} late on late.rollout = r.id"
         reward = "case when late.rollout is null then r.reward else late.value end"
     if has_duplicates:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
@@ -62,10 +62,8 @@ def find_in_part(part: Part, key: bytes) -> list[LineLocation]:
         return blocks[number * _SUMMARY_BYTES : number * _SUMMARY_BYTES + _HASH_BYTES]
 
     with open_regular(part.path / IDS_FILE) as file:
-        start = bisect_left(numbers, key, key=first_hash)
-        for number in numbers[max(start - 1, 0) :]:  # the last entries of the block before may have it, too
-            if first_hash(number) > key:
-                break
+        start = max(bisect_left(numbers, key, key=first_hash) - 1, 0)  # the block before may have it, too
+        for number in range(start, bisect_right(numbers, key, key=first_hash)):
             data = os.pread(file.fileno(), _BLOCK_BYTES, number * _BLOCK_BYTES)
             end = (number + 1) * _SUMMARY_BYTES
             if _digest(data) != blocks[end - _HASH_BYTES : end]:

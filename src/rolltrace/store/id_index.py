@@ -16,7 +16,7 @@ from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.cursor import Cursor, LineLocation, record_read_error
 from rolltrace.store.id_blocks import find_entries, find_in_part, hash_id, make_entry
 from rolltrace.store.layout import ROLLOUTS, SegmentName
-from rolltrace.store.parts import Part, covering_parts, find_parts, remove_parts, segment_sizes
+from rolltrace.store.parts import Part, covering_parts, find_parts, remove_parts
 from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.run_files import RunFiles
 from rolltrace.store.segment_reader import SegmentReader, existing_segments, open_segment
@@ -166,7 +166,7 @@ class IdIndex:
         """The parts that fit together, and how far they reach."""
         parts = find_parts(self._run_files.path, self._run_id, self._folder)
         usable = [part for part in parts if part.path not in self._unusable]
-        return covering_parts(usable, segment_sizes(self._folder, existing_segments(self._run_files, self._folder)))
+        return covering_parts(usable, self._folder, existing_segments(self._run_files, self._folder))
 
     def _scan(self, wanted: set[str], last: str | None) -> None:
         """Index the lines that are new, or those up to the line of the rollout `last`; the wanted ones in any case."""

@@ -135,20 +135,22 @@ def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
 
 def part_folders(cache: Path, kind: str = "[a-z]+") -> list[Path]:
     """Every part in a cache, or those of a kind, damaged or not; links are skipped."""
-    if cache.is_symlink():
-        return []
-    try:
-        paths = [path for path in cache.iterdir() if re.fullmatch(f"part-{kind}-[0-9a-f]+", path.name)]
-    except OSError:
-        return []
+    paths: list[Path] = []
+    if not cache.is_symlink():
+        with contextlib.suppress(OSError):
+            paths = [path for path in cache.iterdir() if re.fullmatch(f"part-{kind}-[0-9a-f]+", path.name)]
     return sorted(path for path in paths if path.is_dir() and not path.is_symlink())
 
 
-def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[list[Part], dict[str, int]]:
+def covering_parts(
+    parts: Sequence[Part], folder: str, segments: Iterable[SegmentEntry]
+) -> tuple[list[Part], dict[str, int]]:
     """Choose parts that cover each file from its first byte on, without overlap; returns them and how far they reach.
 
-    `sizes` are the sizes of the existing files. A part made from a deleted or truncated file is not used.
+    `segments` are those that exist in the folder. A part made from a deleted or truncated file is not used.
     """
+    # By file, its size; a compressed one counts as unlimited, because it no longer changes.
+    sizes = {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in segments}
     covered: dict[str, int] = {}
     chosen: list[Part] = []
     rest = sorted(parts, key=lambda part: (part.size, part.path.name), reverse=True)
@@ -178,11 +180,6 @@ def merged_info(infos: Sequence[PartInfo]) -> PartInfo:
         scores_covered={file: min(one.get(file, 0) for one in covered) for file in set().union(*covered)},
         errors=[error for info in infos for error in info.errors],
     )
-
-
-def segment_sizes(folder: str, segments: Iterable[SegmentEntry]) -> dict[str, int]:
-    """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
-    return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_compressed else entry.size for entry in segments}
 
 
 def publish_part(part: Part, cache: Path, run_id: str) -> Part:
