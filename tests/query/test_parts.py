@@ -377,6 +377,31 @@ def test_escaped_surrogates(path, monkeypatch, column, table):
         assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
 
 
+@pytest.mark.slow
+def test_a_column_may_have_more_than_two_gigabytes():
+    """Steps that share a long response repeat its text, so that a few lines can make a column of any size."""
+    table, text = ArrowTable({"text": "VARCHAR", "json": "JSON"}), "x" * 2**20
+    for _ in range(35):
+        table.append({"text": [text] * 64, "json": [b"{}"] * 64})
+    with duckdb.connect() as connection, table.registered(connection) as source:
+        assert connection.execute(f"select sum(length(text)) from {source}").fetchall() == [(35 * 64 * 2**20,)]
+
+
+def test_a_null_in_place_of_a_free_form_value_is_null(path):
+    """Lines of other writers may have one; a value beside it is long enough that its nesting is looked at."""
+    with create_run(path) as writer:
+        for text in ("MARK", "long " * 100):
+            write(writer, env_args={"k": text}, step={"extra": {"k": text}})
+    [segment] = (path / "rollouts").iterdir()
+    first, second = segment.read_bytes().splitlines(keepends=True)
+    first = add_checksum(first.replace(b'{"k":"MARK"}', b"null").rpartition(b',"crc":"')[0] + b"}")
+    segment.write_bytes(first + second)
+    with open_run(path) as run:
+        for table, column in (("rollouts", "env_args"), ("steps", "extra")):
+            assert run.sql(f"select {column} is null from {table} order by 1").fetchall() == [(False,), (True,)]
+        assert not run.problems
+
+
 @pytest.mark.parametrize("bad", [b'"\xff"', b"[" * 200 + b"]" * 200], ids=["not UTF-8", "deep"])
 def test_a_free_form_value_that_cannot_be_a_row_costs_its_line(path, monkeypatch, bad):
     """The lines before and after it, which become columns together with it, have rows; it is reported."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MapNames = tuple[str, ...]
 Kind = str | MapNames
-"""The SQL type of a column; in its place, the names in its maps to numbers if all have the same."""
+"""The SQL type of a column; of maps to numbers that all have the same names, these names."""
 Values = Sequence[Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,7 +35,8 @@ class ArrowTable:
     """A table for DuckDB.
 
     DuckDB takes long to read maps. As long as all maps of a column have the same names, they are passed as structs,
-    which are cast to maps. A value that all rows have becomes a literal of the statement, which takes no time at all.
+    which are cast to maps; others, and lists, as JSON. A short value that all rows have becomes a literal in the SQL,
+    which takes next to no time. What a column cannot hold, such as an integer of more than 64 bits, is null.
     """
 
     def __init__(self, types: Mapping[str, str]) -> None:
@@ -44,7 +45,7 @@ class ArrowTable:
         """By their kinds, in order: at most two, with structs and then with maps."""
 
     def append(self, columns: Mapping[str, Values]) -> None:
-        """Add one or more rows. It is fastest with so few that they fit into the processor's cache."""
+        """Add one or more rows."""
         kinds: tuple[Kind, ...] = tuple(
             (kind == NUMBER_MAP and _shared_names(columns[name])) or kind for name, kind in self._types.items()
         )
@@ -57,7 +58,7 @@ class ArrowTable:
 
     @contextmanager
     def registered(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[str]:
-        """SQL for the rows, which may be read any number of times while this is open. Later, the table is empty."""
+        """SQL for the rows, which are taken out of the table. It may be used any number of times while this is open."""
         from nanoarrow import Array
 
         tables = list(self._columns.values()) or [list(map(_Column, self._types.values()))]
@@ -86,6 +87,7 @@ def _shared_names(maps: Sequence[Mapping[str, float] | None]) -> MapNames | None
     # A name in Arrow has no NUL and no half of a surrogate pair. DuckDB takes a struct with an empty name for a tuple.
     if not 0 < len(names) <= _MAX_STRUCT_NAMES or not all(name and name.isprintable() for name in names):
         return None
+    # No map has a name twice, so the names of all maps, one after the other, are these only if each map has these.
     return names if all(maps) and [*chain.from_iterable(filter(None, maps))] == [*names] * len(maps) else None
 
 
@@ -95,7 +97,7 @@ class _Column:
     def __init__(self, kind: Kind) -> None:
         self.stored: _Texts | _Numbers | _Structs | None = None
         self.literal: str | None = "null"
-        """The value in SQL; None if there is an array."""
+        """The value of all rows in SQL; None if it must be an array."""
         self._kind = kind
         self._value: Any = None
         self._size = 0
@@ -117,7 +119,7 @@ class _Column:
 
 
 def _literal(value: Any) -> str | None:
-    """A short value in SQL; None for others, and for floats, because 0.0 and -0.0 are equal."""
+    """A short text, integer or JSON in SQL, or null; None for others. Floats are others: 0.0 and -0.0 are equal."""
     if value is None:
         return "null"
     if isinstance(value, str | int):
@@ -162,7 +164,7 @@ class _Numbers:
         self._kind = kind
         self._data = bytearray()
         self._validity = bytearray()
-        """For each value the digit 1, or 0 for null."""
+        """For each value the digit 1, or 0 for null; these are turned into bits together."""
 
     def extend(self, values: Values) -> None:
         """Add values."""
@@ -173,7 +175,7 @@ class _Numbers:
         except struct.error:
             numbers = [None if value is None else as_number(value) for value in values]
             self._data += struct.pack(f"{len(values)}{code}", *[0 if number is None else number for number in numbers])
-            self._validity += bytes([48 if number is None else 49 for number in numbers])
+            self._validity += b"".join([b"0" if number is None else b"1" for number in numbers])
 
     def array(self) -> "CArray":
         """The array of all values."""
@@ -201,12 +203,14 @@ class _Structs:
 
 
 def _new_array(kind: Kind) -> _Texts | _Numbers | _Structs:
+    """An empty array for a column."""
     if isinstance(kind, tuple):
         return _Structs(kind)
     return _Numbers(kind) if kind in _NUMBERS else _Texts(kind)
 
 
 def _struct_array(columns: Mapping[str, _Texts | _Numbers | _Structs]) -> "CArray":
+    """The array of rows with these columns, of which there is at least one."""
     import nanoarrow
 
     arrays = {name: column.array() for name, column in columns.items()}
@@ -222,13 +226,14 @@ def _array(schema: "CSchema", size: int, buffers: Values, children: Values = ())
 
 
 def _arrow_type(kind: str) -> "CSchema":
+    """The Arrow type of numbers or texts. A column of texts may have more than 2 GB, if many steps share a response."""
     import nanoarrow
 
     types = {
-        "VARCHAR": nanoarrow.string(), "BIGINT": nanoarrow.int64(), "DOUBLE": nanoarrow.float64(),
+        "VARCHAR": nanoarrow.large_string(), "BIGINT": nanoarrow.int64(), "DOUBLE": nanoarrow.float64(),
         "BOOLEAN": nanoarrow.uint8(), "TIMESTAMP": nanoarrow.timestamp("us"),
     }  # fmt: skip
-    return nanoarrow.c_schema(types.get(kind) or nanoarrow.extension_type(nanoarrow.string(), "arrow.json", b""))
+    return nanoarrow.c_schema(types.get(kind) or nanoarrow.extension_type(nanoarrow.large_string(), "arrow.json", b""))
 
 
 _NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -237,4 +242,4 @@ _NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "BOOLEAN": ("b", int),
     "TIMESTAMP": ("q", lambda time: (time - _EPOCH) // _MICROSECOND),
 }
-"""By type, the code of `struct`, and the number for a value that cannot be packed. Large integers are left out."""
+"""By type, the code of `struct`, and what turns a value that is not such a number into one. Large integers are null."""

@@ -36,7 +36,7 @@ BATCH_BYTES = 64 << 20
 """Lines wait as columns in memory until they have so many bytes; then they become a part."""
 _CHUNK_LINES = 128
 _CHUNK_BYTES = 1 << 20
-"""Decoded lines become columns when there are so many of them."""
+"""Decoded lines become columns when there are so many of them, which fit into the processor's cache."""
 
 _PARQUET = "format parquet, compression zstd, compression_level 2"
 _WITH_TEXT = ("steps", "other_messages", "calls", "score_calls")

@@ -120,10 +120,10 @@ class _RecordTable:
             columns[name] = list(map(len, columns[name]))
         for name, shown in self._flattened.items():
             columns |= zip(shown, _transposed(columns.pop(name), len(shown)), strict=True)
-        for name in self._json:
-            columns[name] = _checked_json(columns[name])
         for name in self._free_form:
             _check_nesting(columns[name])
+        for name in self._json:
+            columns[name] = _checked_json(columns[name])
         return columns
 
 
