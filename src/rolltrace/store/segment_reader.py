@@ -32,8 +32,8 @@ class FileBlock(NamedTuple):
     """Whether the disk failed to read: the data may still be intact."""
 
 
-class Line(msgspec.Struct, gc=False):
-    """A line with its line feed, or a damaged range."""
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """A line with its line feed, or a damaged range. Creating a struct is faster than creating a named tuple."""
 
     offset: int
     end: int
