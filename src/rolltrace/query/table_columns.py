@@ -232,7 +232,7 @@ def _repeated(values: Sequence[Any], owners: Sequence[int]) -> list[Any]:
 
 
 def _at(items: Sequence[Any], index: int | None) -> Any:
-    """The item at an index; None if there is none."""
+    """The item at an index; None without an index, or if it is out of range."""
     return items[index] if index is not None and 0 <= index < len(items) else None
 
 
