@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -221,6 +222,44 @@ def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
     assert 0 < len(seen[0]) < len(everything)
     assert max(row[0] for row in seen[0]) == max(row[0] for row in everything)
     assert [len(rows) for rows in seen] == sorted(len(rows) for rows in seen)
+
+
+def test_partial_answers_do_not_wait_for_late_scores(long_run, monkeypatch):
+    """Until processes have read the scores, rollouts have the rewards of their lines; then all readers have them."""
+    with open_run(long_run) as run:
+        late = {rollout.id: rollout.reward for rollout in run.rollouts()}
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    finished, may_go_on = part_processes.PartProcesses.finished, threading.Event()
+
+    def without_scores(self, deadline, *, waits):
+        if self._kinds == ("scores",) and not may_go_on.is_set():
+            assert not waits
+            return iter(())
+        return finished(self, deadline, waits=waits)
+
+    monkeypatch.setattr(part_processes.PartProcesses, "finished", without_scores)
+    with open_run(long_run, partial=True) as run:
+        while run.sql("select count(*) from rollouts").fetchall() != [(len(late),)]:
+            assert run.coverage < 1
+        assert {rollout.reward for rollout in run.rollouts()} == {1.0}
+        assert {run.get(rollout).reward for rollout in late} == {1.0}
+        assert run.coverage < 1
+        may_go_on.set()
+        while run.coverage < 1:
+            run.refresh()
+        assert {rollout.id: rollout.reward for rollout in run.rollouts()} == late
+        assert {rollout: run.get(rollout).reward for rollout in late} == late
+
+
+def test_a_partial_reader_has_the_scores_of_a_short_run(path):
+    """What this process reads itself it reads to the end, also if the first call is `get`."""
+    with create_run(path) as writer:
+        rollout = write(writer)
+        score(writer, rollout, 7.0)
+    with open_run(path, partial=True) as run:
+        assert run.get(rollout).reward == 7.0
+    with open_run(path, partial=True) as run:
+        assert [one.reward for one in run.rollouts(limit=1)] == [7.0]
 
 
 def test_the_newest_segments_of_all_sessions_come_first(long_run, monkeypatch):

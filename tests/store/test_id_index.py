@@ -518,6 +518,18 @@ def test_scores_of_one_rollout_fill_blocks(scored, file_reads):
     assert file_reads.bytes_read(scored / "scores") == 0
 
 
+def test_scores_may_be_looked_up_without_scanning(tmp_path, small, file_reads):
+    """Then those in parts are found, and those of parts made since by the next lookup; no line is read."""
+    with create_run(tmp_path / "scored") as writer:
+        writer.score("r1", "reward", 1.0)
+    index = RunReader(tmp_path / "scored").score_index
+    assert index.find_all(["r1"], scans=False) == {}
+    make_index(tmp_path / "scored", "scores")
+    file_reads.clear()
+    assert index.find_all(["r1"], scans=False).keys() == {"r1"} == index.find_all(["r1"]).keys()
+    assert file_reads.bytes_read(tmp_path / "scored" / "scores") == 0
+
+
 def test_damaged_index_of_scores_is_not_trusted(scored):
     """The lookup that meets the damage already returns all scores."""
     reader = RunReader(scored)

@@ -652,7 +652,10 @@ def test_every_page_can_say_what_is_damaged(library: OpenRuns, ask_it: Any):
 
 
 def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
-    """The first answers come from the newest segments and say so; the revision changes until everything is read."""
+    """The first answers come from the newest segments and say so; the revision changes until everything is read.
+
+    In the end it is not what it was at first: a page that did not ask meanwhile must not take its answers for complete.
+    """
     for session in range(4):
         with create_run(tmp_path / "run", join=session > 0) as writer:
             for index in range(10):
@@ -673,6 +676,7 @@ def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
     def ask(question: str) -> Any:
         return json.loads(api.handlers[question](RequestParameters([("run", "run")])))
 
+    unopened = ask("revisions")["revisions"]["run"]
     totals, revisions = [ask("rollouts")["total"]], [ask("revisions")["revisions"]["run"]]
     assert ask("damage")["coverage"] < 1
     may_go_on.set()
@@ -683,5 +687,5 @@ def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
     assert totals == sorted(totals)
     assert ask("rollouts")["total"] == 40
     assert ask("run")["rollouts"] == 40
-    assert ask("revisions")["revisions"]["run"] != revisions[0]
+    assert ask("revisions")["revisions"]["run"] not in (unopened, revisions[0])
     library.close()

@@ -110,6 +110,11 @@ class Database:
         return sum(run.coverage for run in self.runs) / len(self.runs)
 
     @property
+    def was_partial(self) -> bool:
+        """Whether a statement was answered from a part of the runs."""
+        return any(run.was_partial for run in self.runs)
+
+    @property
     def is_incomplete(self) -> bool:
         """Whether something of the tables could not be read the last time."""
         return any(run.incomplete for run in self.runs)

@@ -96,16 +96,16 @@ class LateScoreReader:
         self._reader = reader
         self._lines = LineReader(reader, read_ahead)
 
-    def scores_of(self, rollouts: Sequence[str]) -> Mapping[str, Sequence[Score]]:
-        """By rollout, its scores that are written by now, the latest last."""
-        scores, stale = self._read(self._reader.score_index.find_all(rollouts))
+    def scores_of(self, rollouts: Sequence[str], *, scans: bool = True) -> Mapping[str, Sequence[Score]]:
+        """By rollout, its scores that are written by now, the latest last; without `scans`, those in parts."""
+        scores, stale = self._read(self._reader.score_index.find_all(rollouts, scans=scans))
         if stale:  # the index belongs to other files, or a line was damaged since
             scores, _ = self._read(self._reader.score_index.scan_all(rollouts))
         return {rollout: in_score_order(own) for rollout, own in scores.items()}
 
-    def with_late_scores(self, rollout: Rollout) -> Rollout:
+    def with_late_scores(self, rollout: Rollout, *, scans: bool = True) -> Rollout:
         """The rollout with its scores."""
-        return with_scores(rollout, self.scores_of([rollout.id]))
+        return with_scores(rollout, self.scores_of([rollout.id], scans=scans))
 
     def close(self) -> None:
         """Close the file that is open."""

@@ -58,7 +58,8 @@ def open_run(
     pattern matches, is left out if its `run.json` cannot be read, and is among the `problems`.
 
     `memory` and `threads` limit what statements may use. With `partial`, statements about a long run do not wait until
-    all of its tables are made: they answer from the newest segments, and `Run.coverage` says how much that is.
+    all of its tables are made: they answer from the newest segments, and rollouts have the late scores that were read
+    by then; `Run.coverage` says how much that is.
     `on_progress` is called with that number while tables are being made.
     """
     limits = EngineLimits(memory, threads)
@@ -151,6 +152,11 @@ class Run:
             return 0.0 if self._is_partial else 1.0
         return self._database_or_none.coverage
 
+    @property
+    def was_partial(self) -> bool:
+        """Whether a statement was answered when only a part of the run was read."""
+        return self._database_or_none is not None and self._database_or_none.was_partial
+
     def hold(self) -> None:
         """Let later statements answer from the tables as they are now, so that their answers fit together."""
         self._database.hold()
@@ -161,6 +167,8 @@ class Run:
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id, with all its messages and steps, and the scores written by now."""
+        if self._is_partial:
+            self.refresh()  # then `coverage` says whether all scores were read
         # First the runs whose index has the id; the others have to be scanned.
         likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.id_index.contains(rollout)]
         for reader in (*likely, *self._readers[:-1]):
@@ -168,9 +176,14 @@ class Run:
                 return self._get(reader, rollout)
         return self._get(self._readers[-1], rollout)
 
+    @property
+    def _scans_scores(self) -> bool:
+        """Whether late scores are also looked for in lines that no part has: not while processes make parts of them."""
+        return not self._is_partial or self.coverage == 1.0
+
     def _get(self, reader: RunReader, rollout: str) -> Rollout:
         with LateScoreReader(reader, read_ahead=0) as scores:
-            return scores.with_late_scores(reader.get(rollout))
+            return scores.with_late_scores(reader.get(rollout), scans=self._scans_scores)
 
     def rollouts(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
@@ -191,8 +204,9 @@ class Run:
             lines = self._line_readers(stack)
             scores = {run: stack.enter_context(LateScoreReader(one.reader)) for run, one in lines.items()}
             for batch in growing_batches(locations):
+                scans = self._scans_scores
                 late = {
-                    run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run])
+                    run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run], scans=scans)
                     for run, own in scores.items()
                 }
                 for run, rollout, *place in batch:

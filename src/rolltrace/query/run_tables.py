@@ -79,6 +79,8 @@ class RunTables:
         self._on_progress = on_progress or (lambda _: None)
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
+        self.was_partial = False
+        """Whether statements were answered before everything was read."""
         self.incomplete: set[str] = set()
         """The folders of which something could not be read the last time."""
         unfinished = private.with_name(f"{private.name}-unfinished")
@@ -106,8 +108,7 @@ class RunTables:
                     self._start(kind, self._find(kind))
             for kind in wanted:
                 self._verify(kind, tables, iterations)
-            is_pending = any(processes.pending for processes in self._processes.values())
-            is_changed = is_pending or self._read_revisions.get(folder) != revision
+            is_changed = self._is_pending or self._read_revisions.get(folder) != revision
             self._read_folder(folder, wanted, deadline, is_new=is_new, reads=is_new or (reads and is_changed))
             self._read_revisions[folder] = revision
         if ROLLOUTS in tables and SCORES in self.parts and iterations is None:
@@ -118,6 +119,7 @@ class RunTables:
                 deadline.check()
                 merged = merge_parts(self._connection, self.private_path(kind), newest)
                 parts[-len(newest) :] = self._publish_if_large([merged])
+        self.was_partial |= self._is_pending
 
     def _read_folder(
         self, folder: str, wanted: Collection[str], deadline: QueryDeadline, *, is_new: bool, reads: bool
@@ -153,6 +155,10 @@ class RunTables:
         everything = [entry for folder in KINDS_OF_FOLDER for entry in self._list(folder)] if pending else ()
         unread, total = (sum(entry.estimated_length for entry in entries) for entries in (pending, everything))
         return max(0.0, 1.0 - unread / max(total, 1))
+
+    @property
+    def _is_pending(self) -> bool:
+        return any(processes.pending for processes in self._processes.values())
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were discarded."""
@@ -278,11 +284,11 @@ class RunTables:
         processes, folder = self._processes[kinds], FOLDER_OF_KIND[kind]
         while not processes.start(self._list(folder), self.covered[kind], limits):  # another process makes its parts
             self._add_published(kinds)
-            if self._is_partial and self.parts[kind]:
+            if self._may_go_on(kind):
                 break
             deadline.check()
             time.sleep(_WAIT_SECONDS)
-        for parts, errors in processes.finished(deadline, waits=not (self._is_partial and self.parts[kind])):
+        for parts, errors in processes.finished(deadline, waits=not self._may_go_on(kind)):
             self._add([Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in parts])
             for error in errors:
                 self._reader.errors.report(error)
@@ -301,6 +307,10 @@ class RunTables:
                 if is_full := builder.add(line, location):
                     break
             self._add(builder.write(self.private_path("lines"), self.covered[kind], cursor))
+
+    def _may_go_on(self, kind: str) -> bool:
+        """Whether statements need not wait for more parts of this kind: they have some, or rollouts without scores."""
+        return self._is_partial and bool(self.parts[kind] or (kind == SCORES and self.parts.get(ROLLOUTS)))
 
     def _cursor(self, kinds: tuple[str, ...], limits: Mapping[str, int] | None) -> Cursor:
         """A cursor for the lines that are left to this process: the last one, unless parts do not reach as far as it.

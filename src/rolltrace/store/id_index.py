@@ -81,10 +81,14 @@ class IdIndex:
             found = self._lookup(rollout) or self._scan_and_lookup([rollout], rollout)[rollout]
         return min(found, default=None)
 
-    def find_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
-        """The locations of all lines of each rollout, up to date."""
+    def find_all(self, rollouts: Sequence[str], *, scans: bool = True) -> dict[str, list[LineLocation]]:
+        """The locations of all lines of each rollout, up to date; without `scans`, those in the parts made by now."""
         with self._guard():
-            found = self._scan_and_lookup(rollouts)
+            if scans:
+                found = self._scan_and_lookup(rollouts)
+            else:
+                found = {rollout: self._lookup(rollout) for rollout in rollouts}
+                self._reset()  # so that the next lookup finds newer parts
         return {rollout: locations for rollout, locations in found.items() if locations}
 
     def scan_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:

@@ -246,9 +246,9 @@ def _identity(run: Path) -> str:
     return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
 
 
-def revision_of(stamp: RunStamp, coverage: float) -> str:
-    """The revision of a run of which a part was read."""
-    return stamp.revision if coverage == 1 else f"{stamp.revision}~{coverage:.6f}"
+def revision_of(stamp: RunStamp, run: Run) -> str:
+    """The revision of an open run. Once it has answered from a part, it never has that of the closed run again."""
+    return f"{stamp.revision}~{run.coverage:.6f}" if run.coverage < 1 or run.was_partial else stamp.revision
 
 
 class OpenRun:
@@ -279,7 +279,7 @@ class OpenRun:
     @property
     def revision(self) -> str:
         """A text that changes when answers about the run may change."""
-        return revision_of(self.stamp, self.run.coverage)
+        return revision_of(self.stamp, self.run)
 
     def close(self) -> None:
         """Free memory and files; statements that are running are interrupted."""
@@ -308,8 +308,11 @@ class OpenRuns:
     def revisions(self) -> dict[str, str]:
         """By run, a text that changes when answers about it may change."""
         with self._lock:
-            coverages = {key: run.run.coverage for key, run in self._opened.items()}
-        return {key: revision_of(run.stamp, coverages.get(key, 1.0)) for key, run in self.folder.runs().items()}
+            opened = {key: run.run for key, run in self._opened.items()}
+        return {
+            key: revision_of(run.stamp, opened[key]) if key in opened else run.stamp.revision
+            for key, run in self.folder.runs().items()
+        }
 
     @contextlib.contextmanager
     def open(self, key: str) -> Iterator[OpenRun]:
