@@ -241,7 +241,7 @@ def test_many_late_rewards_are_stored_once(path, opened, monkeypatch):
 def test_late_rewards_of_many_parts_are_stored_in_turns(path, opened, monkeypatch, at_once):
     """Rewards are looked up for some parts at a time; parts with few of them are joined by statements instead."""
     monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
-    monkeypatch.setattr(late_rewards, "_PARTS_AT_ONCE", at_once)
+    monkeypatch.setattr(late_rewards, "PARTS_AT_ONCE", at_once)
     ids = []
     for session in range(5):
         with create_run(path, join=session > 0) as writer:

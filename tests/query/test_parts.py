@@ -231,11 +231,11 @@ def test_partial_answers_do_not_wait_for_late_scores(long_run, monkeypatch):
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
     finished, may_go_on = part_processes.PartProcesses.finished, threading.Event()
 
-    def without_scores(self, deadline, *, waits):
+    def without_scores(self, deadline, waits):
         if self._kinds == ("scores",) and not may_go_on.is_set():
-            assert not waits
+            assert not waits()
             return iter(())
-        return finished(self, deadline, waits=waits)
+        return finished(self, deadline, waits)
 
     monkeypatch.setattr(part_processes.PartProcesses, "finished", without_scores)
     with open_run(long_run, partial=True) as run:

@@ -135,6 +135,18 @@ def test_new_parts_replace_the_index_in_memory(run, small, file_reads):
     assert len(file_reads.opened(index_files(run)[0])) >= COUNT
 
 
+def test_lines_that_a_new_part_covers_are_not_waited_for(run, small, file_reads):
+    """A rollout in a part that was made since the last lookup is found without scanning the lines after it."""
+    reader = RunReader(run)
+    reader.get(f"r{COUNT - 1}")  # after so many lines, it looks for parts
+    append(run, "x")
+    make_index(run)
+    append(run, *(f"y{number}" for number in range(100)))
+    file_reads.clear()
+    assert reader.get("x").id == "x"
+    assert file_reads.bytes_read(run / "rollouts") <= len(rollout_line("x"))
+
+
 def test_memory_is_bounded(run, monkeypatch):
     """Lines beyond the bound on memory are scanned again, and all are found."""
     monkeypatch.setattr(id_index, "LINES_BEFORE_LOOK", 4)

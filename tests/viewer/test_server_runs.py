@@ -663,9 +663,9 @@ def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
     finished, given, may_go_on = part_processes.PartProcesses.finished, [], threading.Event()
 
-    def one_at_first(self, deadline, *, waits):
+    def one_at_first(self, deadline, waits):
         if not given or may_go_on.is_set():
-            for built in finished(self, deadline, waits=waits):
+            for built in finished(self, deadline, waits):
                 given.append(built)
                 yield built
 

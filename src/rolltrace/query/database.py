@@ -110,9 +110,15 @@ class Database:
         return sum(run.coverage for run in self.runs) / len(self.runs)
 
     @property
-    def was_partial(self) -> bool:
-        """Whether a statement was answered from a part of the runs."""
-        return any(run.was_partial for run in self.runs)
+    def is_unfinished(self) -> bool:
+        """Whether processes still read lines, or late rewards are left to be stored."""
+        return any(run.is_unfinished for run in self.runs)
+
+    def continue_reading(self) -> None:
+        """Use what processes have made by now, and store some late rewards."""
+        for run in self.runs:
+            run.expect_changes()
+        self.snapshot(frozenset({ROLLOUTS}), QueryDeadline())
 
     @property
     def is_incomplete(self) -> bool:

@@ -18,7 +18,7 @@ AnyPart = TypeVar("AnyPart", Part, ParquetPart)
 ByScores = dict[tuple[Path, ...], list[Part]]
 """Parts of rollouts by the files of scores whose rewards they lack."""
 
-_PARTS_AT_ONCE = 8
+PARTS_AT_ONCE = 8
 """The rewards of so many parts are looked up, and held in memory, at once."""
 
 
@@ -53,7 +53,7 @@ class LateRewards:
     def store(self, missing: ByScores, covered: Mapping[str, int]) -> Iterator[tuple[Part, Part]]:
         """Each part that lacks rewards with a new one that has them."""
         for files, parts in missing.items():
-            for own in in_batches(parts, lambda _: 1, _PARTS_AT_ONCE):
+            for own in in_batches(parts, lambda _: 1, PARTS_AT_ONCE):
                 if self._create_late(files, own) >= self._enough(own):
                     yield from ((part, self._with_rewards(part, covered)) for part in own)
                 else:

@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from pathlib import Path
@@ -94,6 +94,10 @@ class PartProcesses:
                 self.pending |= batch
         return True
 
+    def defer(self, segments: Sequence[SegmentEntry], covered: Ends) -> None:
+        """Leave segments that were not read yet to a later `start`: `pending` has them."""
+        self.pending = {file: entry for batch in self.unread(segments, covered) for file, entry in batch.items()}
+
     def _release_if_done(self, _: object) -> None:
         """Let another process have the lock when everything is made."""
         if all(call.done() for call in list(self._batches)):
@@ -111,19 +115,21 @@ class PartProcesses:
         batches = in_batches(unread, lambda file: files[file].estimated_length, BATCH_BYTES)
         return [{file: files[file] for file in batch} for batch in batches]
 
-    def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[tuple[list[Part], list[ReadError]]]:
-        """The parts that were made since the last call, and their errors; with `waits`, until everything is made."""
+    def finished(
+        self, deadline: QueryDeadline, waits: Callable[[], bool]
+    ) -> Iterator[tuple[list[Part], list[ReadError]]]:
+        """The parts that were made by now, and their errors; more of them as long as `waits` is true."""
         try:
             while self._batches:
                 deadline.check()
-                done, _ = wait(self._batches, _POLL_SECONDS if waits else 0, FIRST_COMPLETED)
+                done, _ = wait(self._batches, _POLL_SECONDS if waits() else 0, FIRST_COMPLETED)
                 for call in done:
                     for file in self._batches.pop(call, {}):  # or it was closed by another thread
                         self.pending.pop(file, None)
                     with contextlib.suppress(*_NOT_MADE):  # the caller reads these segments itself
                         parts, errors = msgspec.json.decode(call.result(), type=_Built)
                         yield [Part(Path(path), info) for path, info in parts.items()], errors
-                if not done and not waits:
+                if self._batches and not waits():
                     return
         finally:
             for call in self._batches.keys() - self._watched:  # the caller may never ask for the other parts

@@ -153,9 +153,13 @@ class Run:
         return self._database_or_none.coverage
 
     @property
-    def was_partial(self) -> bool:
-        """Whether a statement was answered when only a part of the run was read."""
-        return self._database_or_none is not None and self._database_or_none.was_partial
+    def is_unfinished(self) -> bool:
+        """Whether `continue_reading` has more to do, if this was opened with `partial`."""
+        return self._database_or_none is not None and self._database_or_none.is_unfinished
+
+    def continue_reading(self) -> None:
+        """Add what was read by now to the tables, although the revision is the same."""
+        self._database.continue_reading()
 
     def hold(self) -> None:
         """Let later statements answer from the tables as they are now, so that their answers fit together."""

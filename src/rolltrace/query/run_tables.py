@@ -4,11 +4,12 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.late_rewards import ByScores, LateRewards
+from rolltrace.query.late_rewards import PARTS_AT_ONCE, ByScores, LateRewards
 from rolltrace.query.part_processes import PartProcesses, acquire_lock
 from rolltrace.query.part_writer import PartBuilder, index_ids, merge_parts
 from rolltrace.query.table_schema import FOLDER_OF_KIND, KIND_OF_TABLE, KINDS_OF_FOLDER, LAYOUT_VERSION, TABLES_OF_KIND
@@ -79,8 +80,8 @@ class RunTables:
         self._on_progress = on_progress or (lambda _: None)
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
-        self.was_partial = False
-        """Whether statements were answered before everything was read."""
+        self._lacks_rewards = False
+        """Whether late rewards are left to be stored."""
         self.incomplete: set[str] = set()
         """The folders of which something could not be read the last time."""
         unfinished = private.with_name(f"{private.name}-unfinished")
@@ -94,9 +95,9 @@ class RunTables:
         """Read new lines of the folders of these tables. What was read before the deadline is not read again.
 
         With `iterations`, the files of parts that have none of them are not read. Without `reads`, or if the revision
-        is that of the last time, only folders are read that were not read before.
+        is that of the last time, only folders are read that were not read before, and nothing is stored.
         """
-        revision = self._revision()
+        revision, is_changed = self._revision(), False
         self._segments.clear()
         for folder, kinds in KINDS_OF_FOLDER.items():
             wanted = {KIND_OF_TABLE[table] for table in tables} & {*kinds}
@@ -108,10 +109,11 @@ class RunTables:
                     self._start(kind, self._find(kind))
             for kind in wanted:
                 self._verify(kind, tables, iterations)
-            is_changed = self._is_pending or self._read_revisions.get(folder) != revision
-            self._read_folder(folder, wanted, deadline, is_new=is_new, reads=is_new or (reads and is_changed))
+            is_read = is_new or (reads and self._read_revisions.get(folder) != revision)
+            self._read_folder(folder, wanted, deadline, is_new=is_new, reads=is_read)
             self._read_revisions[folder] = revision
-        if ROLLOUTS in tables and SCORES in self.parts and iterations is None:
+            is_changed |= is_read
+        if is_changed and ROLLOUTS in tables and SCORES in self.parts and iterations is None:
             self._store_rewards(deadline)
         for kind, parts in self.parts.items():
             # Merge the newest while they are private, so that there are few and each row is rewritten seldom.
@@ -119,7 +121,6 @@ class RunTables:
                 deadline.check()
                 merged = merge_parts(self._connection, self.private_path(kind), newest)
                 parts[-len(newest) :] = self._publish_if_large([merged])
-        self.was_partial |= self._is_pending
 
     def _read_folder(
         self, folder: str, wanted: Collection[str], deadline: QueryDeadline, *, is_new: bool, reads: bool
@@ -130,6 +131,9 @@ class RunTables:
         """
         kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
+        if self._is_partial and folder == SCORES and ROLLOUTS in self._pending_folders:  # those are read first
+            processes.defer(self._list(folder), self.covered[folder])
+            return
         limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
         is_level = not self._processes[folder,].pending
         is_level = is_level and all(self.covered[kind] == self.covered[folder] for kind in kinds)
@@ -157,8 +161,14 @@ class RunTables:
         return max(0.0, 1.0 - unread / max(total, 1))
 
     @property
-    def _is_pending(self) -> bool:
-        return any(processes.pending for processes in self._processes.values())
+    def is_unfinished(self) -> bool:
+        """Whether processes still read lines, or late rewards are left to be stored."""
+        return bool(self._pending_folders) or self._lacks_rewards
+
+    @property
+    def _pending_folders(self) -> set[str]:
+        """The folders of which something is left to processes."""
+        return {FOLDER_OF_KIND[kinds[0]] for kinds, processes in self._processes.items() if processes.pending}
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were discarded."""
@@ -202,13 +212,19 @@ class RunTables:
         return part
 
     def _store_rewards(self, deadline: QueryDeadline) -> None:
-        """Store the rewards from late scores with the rollouts, unless another process is about it."""
-        if not self._missing_rewards() or not acquire_lock(self._rewards_lock):
+        """Store the rewards from late scores with the rollouts, once everything is read.
+
+        If statements do not wait until all of it is done, they are stored for some parts at a time. Nothing is stored
+        while another process does it.
+        """
+        self._lacks_rewards = bool(self._missing_rewards())
+        if not self._lacks_rewards or self._pending_folders or not acquire_lock(self._rewards_lock):
             return
         try:
             self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it
             parts = self.parts[ROLLOUTS]
-            for part, changed in self.late_rewards.store(self._missing_rewards(), self.covered[SCORES]):
+            stored = self.late_rewards.store(self._missing_rewards(), self.covered[SCORES])
+            for part, changed in islice(stored, PARTS_AT_ONCE if self._is_partial else None):
                 deadline.check()
                 new = changed if self._is_private(part) else self.publish(changed)
                 parts[parts.index(part)] = new
@@ -216,6 +232,7 @@ class RunTables:
                     self._discarded.add(part.path)
         finally:
             self._rewards_lock.release()
+            self._lacks_rewards = bool(self._missing_rewards())
 
     def _missing_rewards(self) -> ByScores:
         return self.late_rewards.missing(self.parts[ROLLOUTS], self.table_parts("scores"), self.covered[SCORES])
@@ -288,13 +305,11 @@ class RunTables:
                 break
             deadline.check()
             time.sleep(_WAIT_SECONDS)
-        for parts, errors in processes.finished(deadline, waits=not self._may_go_on(kind)):
+        for parts, errors in processes.finished(deadline, lambda: not self._may_go_on(kind)):
             self._add([Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in parts])
             for error in errors:
                 self._reader.errors.report(error)
             self._on_progress(self.coverage)
-            if self._is_partial and processes.pending:
-                break
         cursor = self._cursor(kinds, limits)
         lines = cursor.read()
         is_full = True

@@ -178,6 +178,8 @@ class IdIndex:
             self._lines_before_look = LINES_BEFORE_LOOK
         if self._lines_before_look <= 0 or len(self._recent) >= _MAX_BYTES_IN_MEMORY:
             self._reset()
+            if last is not None and self._lookup(last):  # in a part that is new
+                return
         order = None if last is None else partial(self._search_order, last)
         try:
             for location, line in self._begin().read(order):

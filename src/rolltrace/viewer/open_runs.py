@@ -246,11 +246,6 @@ def _identity(run: Path) -> str:
     return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
 
 
-def revision_of(stamp: RunStamp, run: Run) -> str:
-    """The revision of an open run. Once it has answered from a part, it never has that of the closed run again."""
-    return f"{stamp.revision}~{run.coverage:.6f}" if run.coverage < 1 or run.was_partial else stamp.revision
-
-
 class OpenRun:
     """One run that is open. Any thread may use it."""
 
@@ -262,6 +257,9 @@ class OpenRun:
         """The state of its files when it was last requested."""
         self.weight = _LARGE_WEIGHT if stamp.bytes > MAX_BYTES else 1
         self.users = 0
+        self.is_read_in_background = False
+        self.was_partial = False
+        """Whether some answers were about a part of the run."""
         self.run: Run = open_run(path, memory=_MEMORY, threads=_THREADS, partial=partial)
         """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
         self.run.revision = lambda: self.state  # many requests follow a change, which is read once
@@ -279,7 +277,12 @@ class OpenRun:
     @property
     def revision(self) -> str:
         """A text that changes when answers about the run may change."""
-        return revision_of(self.stamp, self.run)
+        return self.revision_at(self.stamp)
+
+    def revision_at(self, stamp: RunStamp) -> str:
+        """The revision in another state of the files. After answers about a part it is never that of the closed run."""
+        coverage = self.run.coverage
+        return f"{stamp.revision}~{coverage:.6f}" if coverage < 1 or self.was_partial else stamp.revision
 
     def close(self) -> None:
         """Free memory and files; statements that are running are interrupted."""
@@ -303,14 +306,14 @@ class OpenRuns:
         self._closing = threading.Event()
         self._max_weight = max_weight
         self._partial = partial
-        """Whether a large run is read in the background as soon as it is opened, and answers do not wait for that."""
+        """Whether answers about a large run do not wait until it is read, which is then done in the background."""
 
     def revisions(self) -> dict[str, str]:
         """By run, a text that changes when answers about it may change."""
         with self._lock:
-            opened = {key: run.run for key, run in self._opened.items()}
+            opened = dict(self._opened)
         return {
-            key: revision_of(run.stamp, opened[key]) if key in opened else run.stamp.revision
+            key: opened[key].revision_at(run.stamp) if key in opened else run.stamp.revision
             for key, run in self.folder.runs().items()
         }
 
@@ -322,6 +325,7 @@ class OpenRuns:
         try:
             yield run
         finally:
+            self._continue_in_background(run)
             self._release(run, failures)
 
     def close(self) -> None:
@@ -364,11 +368,6 @@ class OpenRuns:
             if run is not None:
                 evicted.append(self._opened.pop(key))
             run = self._opened[key] = OpenRun(key, path, stamp, self._cache, self._partial)
-            if self._partial and run.weight == _LARGE_WEIGHT:
-                run.users += 1
-                threading.Thread(
-                    target=self._read_in_background, args=(run,), name="rolltrace-reader", daemon=True
-                ).start()
         if run.stamp.retries != stamp.retries:
             run.run.clear_failures()
         run.stamp = stamp
@@ -377,14 +376,27 @@ class OpenRuns:
             evicted.append(self._opened.popitem(last=False)[1])
         return run
 
+    def _continue_in_background(self, run: OpenRun) -> None:
+        """If the run was not read to the end, let a thread do that."""
+        if not self._partial or not run.run.is_unfinished:
+            return
+        with self._lock:
+            run.was_partial = True
+            if run.is_read_in_background:
+                return
+            run.is_read_in_background = True
+            run.users += 1
+        threading.Thread(target=self._read_in_background, args=(run,), name="rolltrace-reader", daemon=True).start()
+
     def _read_in_background(self, run: OpenRun) -> None:
         """Add what processes have read to the tables, until everything is read."""
         failures = run.run.failures
         try:
             with contextlib.suppress(RolltraceError):
-                while run.run.coverage < 1 and not self._closing.wait(_ADD_SECONDS):
-                    run.run.refresh()
+                while run.run.is_unfinished and not self._closing.wait(_ADD_SECONDS):
+                    run.run.continue_reading()
         finally:
+            run.is_read_in_background = False
             self._release(run, failures)
 
     def _release(self, run: OpenRun, failures: int) -> None:
