@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.query.deduplication import NO_SESSIONS, DistinctParts, RepeatedSlots
@@ -54,6 +54,7 @@ from rolltrace.temp_folders import explain_full_disk, make_folder, remove_folder
 if TYPE_CHECKING:
     import duckdb
 
+Made = TypeVar("Made")
 
 _SMALL = "small"
 _MAX_CHECKED = 200
@@ -116,9 +117,14 @@ class Database:
 
     def continue_reading(self) -> None:
         """Use what processes have made by now, and store some late rewards."""
-        for run in self.runs:
-            run.expect_changes()
-        self.snapshot(frozenset({ROLLOUTS}), QueryDeadline())
+        deadline = QueryDeadline()
+
+        def read() -> None:
+            for run in self.runs:
+                run.expect_changes()
+                run.refresh({ROLLOUTS, SCORES}, deadline)
+
+        self._make(read, deadline)
 
     @property
     def is_incomplete(self) -> bool:
@@ -185,13 +191,17 @@ class Database:
         self, tables: frozenset[str], deadline: QueryDeadline, iterations: Bounds | None = None
     ) -> TableSnapshot:
         """These tables, up to date; rows of other iterations than these may be missing."""
+        inputs = {name for table in tables for name in TABLE_INPUTS[table]}
+        return self._make(lambda: self._current_snapshot(inputs, deadline, iterations), deadline)
+
+    def _make(self, make: Callable[[], Made], deadline: QueryDeadline) -> Made:
+        """Make tables; again, if a file of them was deleted or damaged meanwhile."""
         import duckdb
 
-        inputs = {name for table in tables for name in TABLE_INPUTS[table]}
         with raising_interrupts(), explain_full_disk(), self._making(deadline):
             while True:
                 try:
-                    return self._current_snapshot(inputs, deadline, iterations)
+                    return make()
                 except duckdb.InterruptException:
                     raise
                 except duckdb.Error as error:

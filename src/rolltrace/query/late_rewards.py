@@ -53,7 +53,7 @@ class LateRewards:
     def store(self, missing: ByScores, covered: Mapping[str, int]) -> Iterator[tuple[Part, Part]]:
         """Each part that lacks rewards with a new one that has them."""
         for files, parts in missing.items():
-            for own in in_batches(parts, lambda _: 1, PARTS_AT_ONCE):
+            for own in in_turns(parts):
                 if self._create_late(files, own) >= self._enough(own):
                     yield from ((part, self._with_rewards(part, covered)) for part in own)
                 else:
@@ -64,10 +64,7 @@ class LateRewards:
 
     def _create_late(self, scores: Iterable[Path], parts: Sequence[Part]) -> int:
         """Create a table of the rewards from these scores for the rollouts of some parts; returns their number."""
-        rollouts = [part.table(ROLLOUTS) for part in parts]
-        source = parquet_source(part.path for part in rollouts)
-        own = f"(from {parquet_source(scores)} s semi join {source} r on r.id = s.rollout)"
-        latest = select_late_rewards(own, rollouts)
+        latest = select_late_rewards(scores, [part.table(ROLLOUTS) for part in parts])
         [(count,)] = self._connection.execute(f"create or replace temp table late as {latest}").fetchall()
         return int(count)
 
@@ -96,7 +93,14 @@ def by_newer_scores(parts: Iterable[AnyPart], scores: Sequence[ParquetPart]) -> 
     return by_scores
 
 
-def select_late_rewards(scores: str, rollouts: Sequence[ParquetPart]) -> str:
-    """SQL for the rewards of rollouts from scores that they do not include yet."""
+def in_turns(parts: Sequence[AnyPart]) -> list[list[AnyPart]]:
+    """Some parts at a time, because each late reward takes memory while it is looked up."""
+    return in_batches(parts, lambda _: 1, PARTS_AT_ONCE)
+
+
+def select_late_rewards(scores: Iterable[Path], rollouts: Sequence[ParquetPart]) -> str:
+    """SQL for the rewards of the rollouts in some parts, from scores that these parts do not include yet."""
+    ids = parquet_source(part.path for part in rollouts)
+    own = f"(from {parquet_source(scores)} s semi join {ids} r on r.id = s.rollout)"
     stored = [part.path for part in rollouts if part.info.scores_covered]
-    return select_latest_scores(scores, "reward", stored_rollouts=parquet_source(stored) if stored else None)
+    return select_latest_scores(own, "reward", stored_rollouts=parquet_source(stored) if stored else None)

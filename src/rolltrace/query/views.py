@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import DUPLICATES, REPEATED, create_duplicates, without_repeated
-from rolltrace.query.late_rewards import by_newer_scores, select_late_rewards
+from rolltrace.query.late_rewards import by_newer_scores, in_turns, select_late_rewards
 from rolltrace.query.part_writer import empty_query, parquet_source
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
@@ -115,7 +115,10 @@ def _parts_by_late(connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunPa
         for scores, own in by_newer_scores(parts["rollouts"], parts.get("scores", ())).items():
             late = f"_late_{len(by_late)}" if scores else ""
             if scores:
-                connection.execute(f"create table {late} as {select_late_rewards(parquet_source(scores), own)}")
+                connection.execute(f"create table {late} (rollout varchar, value double)")
+                for some in in_turns(own):
+                    latest = select_late_rewards(scores, some)
+                    connection.execute(f"insert into {late} select rollout, value from ({latest})")
             by_late.setdefault(late, []).extend(own)
     return by_late
 
