@@ -27,7 +27,7 @@ from answers import score, write
 from examples import examples
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.processes import worker_process
-from rolltrace.query import part_processes, part_writer, run_tables
+from rolltrace.query import late_rewards, part_processes, part_writer, run_tables
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
@@ -249,6 +249,44 @@ def test_partial_answers_do_not_wait_for_late_scores(long_run, monkeypatch):
             run.refresh()
         assert {rollout.id: rollout.reward for rollout in run.rollouts()} == late
         assert {rollout: run.get(rollout).reward for rollout in late} == late
+
+
+def parts_with_rewards(path):
+    """The stored parts of rollouts that include late rewards."""
+    return [part for part in find_parts(path, RunReader(path).info.id, "rollouts") if part.info.scores_covered]
+
+
+def test_a_run_is_read_on_and_its_late_rewards_are_stored_in_turns(path, monkeypatch):
+    """Statements of one revision add nothing; each call of `continue_reading` does, until every part is up to date."""
+    for session in range(4):
+        with create_run(path, join=session > 0) as writer:
+            for index in range(10):
+                score(writer, write(writer, group=str(session), index=index), float(index))
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    monkeypatch.setattr(run_tables, "PARTS_AT_ONCE", 1)
+    monkeypatch.setattr(late_rewards, "PARTS_AT_ONCE", 1)
+    count = "select count(*), sum(reward) from rollouts"
+    with open_run(path, partial=True) as run:
+        run.revision = lambda: "one"
+        first = run.sql(count).fetchall()
+        coverage = run.coverage
+        assert run.sql(count).fetchall() == first
+        assert run.coverage == coverage < 1
+        while run.coverage < 1:
+            run.continue_reading()
+            [(rollouts, scores)] = run.sql("select (select count(*) from rollouts), count(*) from scores").fetchall()
+            assert scores == 0 or rollouts == 40, "rollouts are read first"
+            assert run.coverage == 1 or not parts_with_rewards(path), "rewards are stored after everything is read"
+        stored = []
+        while run.is_unfinished:
+            for _ in range(4):
+                assert run.sql(count).fetchall() == [(40, 180.0)]
+            stored.append(len(parts_with_rewards(path)))
+            run.continue_reading()
+        assert run.sql(count).fetchall() == [(40, 180.0)]
+    assert stored == [1, 2, 3]
+    assert len(parts_with_rewards(path)) == 4
 
 
 def test_a_partial_reader_has_the_scores_of_a_short_run(path):

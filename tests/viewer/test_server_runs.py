@@ -680,9 +680,13 @@ def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
     totals, revisions = [ask("rollouts")["total"]], [ask("revisions")["revisions"]["run"]]
     assert ask("damage")["coverage"] < 1
     may_go_on.set()
-    while ask("damage")["coverage"] < 1:
+
+    def coverage() -> float:
         totals.append(ask("rollouts")["total"])
         revisions.append(ask("revisions")["revisions"]["run"])
+        return ask("damage")["coverage"]
+
+    until(coverage, lambda covered: covered == 1)
     assert totals[0] == 10
     assert totals == sorted(totals)
     assert ask("rollouts")["total"] == 40
