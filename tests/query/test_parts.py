@@ -42,6 +42,7 @@ from rolltrace.store.run_files import LocalFiles
 from rolltrace.store.segment_reader import existing_segments
 from rolltrace.temp_folders import FileLock
 from rolltrace.trace.codec import add_checksum
+from waiting import until
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.floats() | st.booleans() | st.integers(-(10**6), 10**6)
@@ -256,8 +257,9 @@ def parts_with_rewards(path):
     return [part for part in find_parts(path, RunReader(path).info.id, "rollouts") if part.info.scores_covered]
 
 
-def test_a_run_is_read_on_and_its_late_rewards_are_stored_in_turns(path, monkeypatch):
-    """Statements of one revision add nothing; each call of `continue_reading` does, until every part is up to date."""
+@pytest.fixture
+def scored_run(path, monkeypatch):
+    """A run of four segments with a late score for every rollout; each is a part of its own."""
     for session in range(4):
         with create_run(path, join=session > 0) as writer:
             for index in range(10):
@@ -266,27 +268,89 @@ def test_a_run_is_read_on_and_its_late_rewards_are_stored_in_turns(path, monkeyp
     monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
     monkeypatch.setattr(run_tables, "PARTS_AT_ONCE", 1)
     monkeypatch.setattr(late_rewards, "PARTS_AT_ONCE", 1)
-    count = "select count(*), sum(reward) from rollouts"
-    with open_run(path, partial=True) as run:
+    return path
+
+
+REWARDS = "select count(*), sum(reward) from rollouts"
+
+
+def read_on(run):
+    """Let a partial reader read everything."""
+    until(lambda: run.continue_reading() or not run.is_unfinished)
+
+
+def test_a_run_is_read_on_and_its_late_rewards_are_stored_in_turns(scored_run):
+    """Statements of one revision add nothing; each call of `continue_reading` does, until every part is up to date."""
+    with open_run(scored_run, partial=True) as run:
         run.revision = lambda: "one"
-        first = run.sql(count).fetchall()
+        first = run.sql(REWARDS).fetchall()
         coverage = run.coverage
-        assert run.sql(count).fetchall() == first
+        assert run.sql(REWARDS).fetchall() == first
         assert run.coverage == coverage < 1
         while run.coverage < 1:
             run.continue_reading()
             [(rollouts, scores)] = run.sql("select (select count(*) from rollouts), count(*) from scores").fetchall()
             assert scores == 0 or rollouts == 40, "rollouts are read first"
-            assert run.coverage == 1 or not parts_with_rewards(path), "rewards are stored after everything is read"
+            assert run.coverage == 1 or not parts_with_rewards(scored_run), (
+                "rewards are stored after everything is read"
+            )
         stored = []
         while run.is_unfinished:
             for _ in range(4):
-                assert run.sql(count).fetchall() == [(40, 180.0)]
-            stored.append(len(parts_with_rewards(path)))
+                assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+            stored.append(len(parts_with_rewards(scored_run)))
             run.continue_reading()
-        assert run.sql(count).fetchall() == [(40, 180.0)]
+        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
     assert stored == [1, 2, 3]
-    assert len(parts_with_rewards(path)) == 4
+    assert len(parts_with_rewards(scored_run)) == 4
+
+
+def test_scores_that_processes_read_are_not_read_twice(scored_run, monkeypatch):
+    """Rollouts are read first, also if processes had begun to read scores."""
+    finished, may_go_on = part_processes.PartProcesses.finished, threading.Event()
+
+    def one_of_scores(self, deadline, waits):
+        if self._kinds != ("scores",) or may_go_on.is_set():
+            yield from finished(self, deadline, waits)
+        elif waits():
+            yield next(finished(self, deadline, waits))
+
+    monkeypatch.setattr(part_processes.PartProcesses, "finished", one_of_scores)
+    with open_run(scored_run, partial=True) as run:
+        assert run.sql("select count(*) from scores").fetchall() == [(10,)]
+        until(lambda: run.sql("select count(*) from rollouts").fetchall() == [(40,)])
+        assert run.sql("select count(*) from scores").fetchall() == [(10,)]
+        assert run.coverage < 1
+        may_go_on.set()
+        read_on(run)
+        assert run.sql("select count(*) from scores").fetchall() == [(40,)]
+        assert run.problems == ()
+
+
+def test_late_scores_stay_while_texts_are_read(scored_run, monkeypatch):
+    """If processes read texts later than the rollouts, these keep their rewards, and the texts are read to the end."""
+    with monkeypatch.context() as once, open_run(scored_run) as run:
+        once.setattr(part_processes, "BATCH_BYTES", 1 << 20)
+        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+    with open_run(scored_run, partial=True) as run:
+        run.revision = lambda: "one"
+        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+        assert run.sql("select count(*) from steps").fetchall() == [(10,)]
+        assert run.coverage < 1
+        assert sum(rollout.reward for rollout in run.rollouts()) == 180.0
+        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+        read_on(run)
+        assert run.sql("select count(*) from steps").fetchall() == [(40,)]
+
+
+def test_rewards_are_stored_also_if_the_first_statement_is_about_one_iteration(scored_run):
+    """Such a statement reads everything, and stores nothing itself."""
+    with open_run(scored_run) as run:
+        run.revision = lambda: "one"
+        assert run.sql(f"{REWARDS} where iteration = 0").fetchall() == [(40, 180.0)]
+        assert parts_with_rewards(scored_run) == []
+        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+    assert len(parts_with_rewards(scored_run)) == 4
 
 
 def test_a_partial_reader_has_the_scores_of_a_short_run(path):

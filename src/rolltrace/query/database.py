@@ -115,6 +115,11 @@ class Database:
         """Whether processes still read lines, or late rewards are left to be stored."""
         return any(run.is_unfinished for run in self.runs)
 
+    @property
+    def lacks_scores(self) -> bool:
+        """Whether processes still read scores."""
+        return any(run.is_pending(SCORES) for run in self.runs)
+
     def continue_reading(self) -> None:
         """Use what processes have made by now, and store some late rewards."""
         deadline = QueryDeadline()
@@ -122,9 +127,9 @@ class Database:
         def read() -> None:
             for run in self.runs:
                 run.expect_changes()
-                run.refresh({ROLLOUTS, SCORES}, deadline)
+                run.refresh({ROLLOUTS, SCORES} | run.pending_tables, deadline)
 
-        self._make(read, deadline)
+        self._retry_damaged(read, deadline)
 
     @property
     def is_incomplete(self) -> bool:
@@ -192,10 +197,10 @@ class Database:
     ) -> TableSnapshot:
         """These tables, up to date; rows of other iterations than these may be missing."""
         inputs = {name for table in tables for name in TABLE_INPUTS[table]}
-        return self._make(lambda: self._current_snapshot(inputs, deadline, iterations), deadline)
+        return self._retry_damaged(lambda: self._current_snapshot(inputs, deadline, iterations), deadline)
 
-    def _make(self, make: Callable[[], Made], deadline: QueryDeadline) -> Made:
-        """Make tables; again, if a file of them was deleted or damaged meanwhile."""
+    def _retry_damaged(self, make: Callable[[], Made], deadline: QueryDeadline) -> Made:
+        """Make tables under the lock; again, if a file of them was deleted or damaged meanwhile."""
         import duckdb
 
         with raising_interrupts(), explain_full_disk(), self._making(deadline):

@@ -62,7 +62,7 @@ class PartProcesses:
         self._is_elsewhere = False
         """Whether another process had the lock when this one last tried to acquire it."""
         self.pending: _Batch = {}
-        """The segments that are being read."""
+        """The segments that are being read, or were left to another process or a later `start`."""
 
     def start(self, segments: Sequence[SegmentEntry], covered: Ends, limits: Ends | None = None) -> bool:
         """Start to read segments that were not read yet, up to `limits`, if they are enough for several parts.
@@ -95,8 +95,9 @@ class PartProcesses:
         return True
 
     def defer(self, segments: Sequence[SegmentEntry], covered: Ends) -> None:
-        """Leave segments that were not read yet to a later `start`: `pending` has them."""
-        self.pending = {file: entry for batch in self.unread(segments, covered) for file, entry in batch.items()}
+        """Leave segments that were not read yet to a later `start`; they are pending, and so are those being read."""
+        batches = [*self._batches.values(), *self.unread(segments, covered)]
+        self.pending = {file: entry for batch in batches for file, entry in batch.items()}
 
     def _release_if_done(self, _: object) -> None:
         """Let another process have the lock when everything is made."""

@@ -147,7 +147,10 @@ class Run:
 
     @property
     def coverage(self) -> float:
-        """Which part of the run the last statement was about, from 0 to 1: all of it, unless opened with `partial`."""
+        """Which part of the run the last statement was about, from 0 to 1: all of it, unless opened with `partial`.
+
+        Late scores are read last: until it is 1, some may be missing.
+        """
         if self._database_or_none is None:
             return 0.0 if self._is_partial else 1.0
         return self._database_or_none.coverage
@@ -159,7 +162,8 @@ class Run:
 
     def continue_reading(self) -> None:
         """Add what was read by now to the tables, although the revision is the same."""
-        self._database.continue_reading()
+        if self._database_or_none is not None:  # nothing was asked yet, or it was closed
+            self._database_or_none.continue_reading()
 
     def hold(self) -> None:
         """Let later statements answer from the tables as they are now, so that their answers fit together."""
@@ -170,9 +174,12 @@ class Run:
         self._database.snapshot(tables, QueryDeadline())
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout with this id, with all its messages and steps, and the scores written by now."""
-        if self._is_partial:
-            self.refresh()  # then `coverage` says whether all scores were read
+        """The rollout with this id, with all its messages and steps, and the scores written by now.
+
+        If this was opened with `partial`, it has the scores that were read by now; `coverage` says whether that is all.
+        """
+        if self._is_partial and self._database_or_none is None:
+            self.refresh()  # long files of scores are read by processes from then on
         # First the runs whose index has the id; the others have to be scanned.
         likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.id_index.contains(rollout)]
         for reader in (*likely, *self._readers[:-1]):
@@ -183,7 +190,7 @@ class Run:
     @property
     def _scans_scores(self) -> bool:
         """Whether late scores are also looked for in lines that no part has: not while processes make parts of them."""
-        return not self._is_partial or self.coverage == 1.0
+        return self._database_or_none is None or not (self._is_partial and self._database_or_none.lacks_scores)
 
     def _get(self, reader: RunReader, rollout: str) -> Rollout:
         with LateScoreReader(reader, read_ahead=0) as scores:

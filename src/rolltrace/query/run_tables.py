@@ -4,6 +4,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,8 @@ class RunTables:
         self._on_progress = on_progress or (lambda _: None)
         self._revision = revision
         self._read_revisions: dict[str, object] = {}
+        self._is_changed = False
+        """Whether something was read since late rewards were stored the last time."""
         self._lacks_rewards = False
         """Whether late rewards are left to be stored."""
         self.incomplete: set[str] = set()
@@ -97,7 +100,7 @@ class RunTables:
         With `iterations`, the files of parts that have none of them are not read. Without `reads`, or if the revision
         is that of the last time, only folders are read that were not read before, and nothing is stored.
         """
-        revision, is_changed = self._revision(), False
+        revision = self._revision()
         self._segments.clear()
         for folder, kinds in KINDS_OF_FOLDER.items():
             wanted = {KIND_OF_TABLE[table] for table in tables} & {*kinds}
@@ -112,8 +115,8 @@ class RunTables:
             is_read = is_new or (reads and self._read_revisions.get(folder) != revision)
             self._read_folder(folder, wanted, deadline, is_new=is_new, reads=is_read)
             self._read_revisions[folder] = revision
-            is_changed |= is_read
-        if is_changed and ROLLOUTS in tables and SCORES in self.parts and iterations is None:
+            self._is_changed |= is_read
+        if self._is_changed and ROLLOUTS in tables and SCORES in self.parts and iterations is None:
             self._store_rewards(deadline)
         for kind, parts in self.parts.items():
             # Merge the newest while they are private, so that there are few and each row is rewritten seldom.
@@ -131,7 +134,7 @@ class RunTables:
         """
         kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
-        if self._is_partial and folder == SCORES and ROLLOUTS in self._pending_folders:  # those are read first
+        if self._is_partial and folder == SCORES and self.is_pending(ROLLOUTS):  # those are read first
             processes.defer(self._list(folder), self.covered[folder])
             return
         limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
@@ -155,7 +158,7 @@ class RunTables:
         """About which part of the run the tables cover, from 0 to 1."""
         if self._is_partial and ROLLOUTS not in self.parts:
             return 0.0
-        pending = [entry for processes in self._processes.values() for entry in processes.pending.values()]
+        pending = [entry for processes in self._processes.values() for entry in list(processes.pending.values())]
         everything = [entry for folder in KINDS_OF_FOLDER for entry in self._list(folder)] if pending else ()
         unread, total = (sum(entry.estimated_length for entry in entries) for entries in (pending, everything))
         return max(0.0, 1.0 - unread / max(total, 1))
@@ -163,12 +166,17 @@ class RunTables:
     @property
     def is_unfinished(self) -> bool:
         """Whether processes still read lines, or late rewards are left to be stored."""
-        return bool(self._pending_folders) or self._lacks_rewards
+        return bool(self.pending_tables) or self._lacks_rewards
 
     @property
-    def _pending_folders(self) -> set[str]:
-        """The folders of which something is left to processes."""
-        return {FOLDER_OF_KIND[kinds[0]] for kinds, processes in self._processes.items() if processes.pending}
+    def pending_tables(self) -> set[str]:
+        """Tables of which processes still read lines; of tables that are made together, some of them."""
+        pending = [kinds for kinds, processes in self._processes.items() if processes.pending]
+        return {table for [kind, *_] in pending for table in TABLES_OF_KIND[kind]}
+
+    def is_pending(self, folder: str) -> bool:
+        """Whether processes still read lines of this folder; its texts alone do not count."""
+        return folder in self.pending_tables
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were discarded."""
@@ -217,8 +225,9 @@ class RunTables:
         If statements do not wait until all of it is done, they are stored for some parts at a time. Nothing is stored
         while another process does it.
         """
+        self._is_changed = False
         self._lacks_rewards = bool(self._missing_rewards())
-        if not self._lacks_rewards or self._pending_folders or not acquire_lock(self._rewards_lock):
+        if not self._lacks_rewards or self.pending_tables or not acquire_lock(self._rewards_lock):
             return
         try:
             self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it
@@ -238,9 +247,10 @@ class RunTables:
         return self.late_rewards.missing(self.parts[ROLLOUTS], self.table_parts("scores"), self.covered[SCORES])
 
     def _list(self, folder: str) -> list[SegmentEntry]:
-        if folder not in self._segments:
-            self._segments[folder] = existing_segments(self._reader.files, folder)
-        return self._segments[folder]
+        segments = self._segments.get(folder)  # another thread may clear them at any time
+        if segments is None:
+            segments = self._segments[folder] = existing_segments(self._reader.files, folder)
+        return segments
 
     def private_path(self, name: str) -> Path:
         """A new path outside the run."""
@@ -301,11 +311,11 @@ class RunTables:
         processes, folder = self._processes[kinds], FOLDER_OF_KIND[kind]
         while not processes.start(self._list(folder), self.covered[kind], limits):  # another process makes its parts
             self._add_published(kinds)
-            if self._may_go_on(kind):
+            if not self._must_wait(kind):
                 break
             deadline.check()
             time.sleep(_WAIT_SECONDS)
-        for parts, errors in processes.finished(deadline, lambda: not self._may_go_on(kind)):
+        for parts, errors in processes.finished(deadline, partial(self._must_wait, kind)):
             self._add([Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in parts])
             for error in errors:
                 self._reader.errors.report(error)
@@ -323,9 +333,9 @@ class RunTables:
                     break
             self._add(builder.write(self.private_path("lines"), self.covered[kind], cursor))
 
-    def _may_go_on(self, kind: str) -> bool:
-        """Whether statements need not wait for more parts of this kind: they have some, or rollouts without scores."""
-        return self._is_partial and bool(self.parts[kind] or (kind == SCORES and self.parts.get(ROLLOUTS)))
+    def _must_wait(self, kind: str) -> bool:
+        """Whether statements wait for more parts of this kind: not if they have some, or rollouts without scores."""
+        return not self._is_partial or not (self.parts[kind] or (kind == SCORES and self.parts.get(ROLLOUTS)))
 
     def _cursor(self, kinds: tuple[str, ...], limits: Mapping[str, int] | None) -> Cursor:
         """A cursor for the lines that are left to this process: the last one, unless parts do not reach as far as it.

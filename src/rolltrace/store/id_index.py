@@ -82,13 +82,15 @@ class IdIndex:
         return min(found, default=None)
 
     def find_all(self, rollouts: Sequence[str], *, scans: bool = True) -> dict[str, list[LineLocation]]:
-        """The locations of all lines of each rollout, up to date; without `scans`, those in the parts made by now."""
+        """The locations of all lines of each rollout; without `scans`, of lines that were scanned or are in parts."""
         with self._guard():
             if scans:
                 found = self._scan_and_lookup(rollouts)
             else:
+                self._lines_before_look = 0
+                self._use_newer_parts()
                 found = {rollout: self._lookup(rollout) for rollout in rollouts}
-                self._reset()  # so that the next lookup finds newer parts
+                self._lines_before_look = 0  # also the next scan looks for newer parts first
         return {rollout: locations for rollout, locations in found.items() if locations}
 
     def scan_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
@@ -174,12 +176,8 @@ class IdIndex:
 
     def _scan(self, wanted: set[str], last: str | None) -> None:
         """Index the lines that are new, or those up to the line of the rollout `last`; the wanted ones in any case."""
-        if self._lines_before_look <= 0 and self._find_parts()[1] == self._covered:
-            self._lines_before_look = LINES_BEFORE_LOOK
-        if self._lines_before_look <= 0 or len(self._recent) >= _MAX_BYTES_IN_MEMORY:
-            self._reset()
-            if last is not None and self._lookup(last):  # in a part that is new
-                return
+        if self._use_newer_parts() and last is not None and self._lookup(last):
+            return
         order = None if last is None else partial(self._search_order, last)
         try:
             for location, line in self._begin().read(order):
@@ -196,6 +194,15 @@ class IdIndex:
         except BaseException:
             self._reset()
             raise
+
+    def _use_newer_parts(self) -> bool:
+        """After many lines were scanned, look for newer parts; returns whether they replace what is in memory."""
+        if self._lines_before_look <= 0 and self._find_parts()[1] == self._covered:
+            self._lines_before_look = LINES_BEFORE_LOOK
+        if self._lines_before_look > 0 and len(self._recent) < _MAX_BYTES_IN_MEMORY:
+            return False
+        self._reset()
+        return True
 
     def _search_order(self, rollout: str, names: list[str]) -> Iterator[str]:
         """The segments in the order in which to scan them for a rollout: first those that seem to have it, then all.

@@ -258,8 +258,10 @@ class OpenRun:
         self.weight = _LARGE_WEIGHT if stamp.bytes > MAX_BYTES else 1
         self.users = 0
         self.is_read_in_background = False
+        self.failed_state: Hashable = None
+        """The state of its files in which it could not be read in the background."""
         self.was_partial = False
-        """Whether some answers were about a part of the run."""
+        """Whether answers may have been about a part of the run."""
         self.run: Run = open_run(path, memory=_MEMORY, threads=_THREADS, partial=partial)
         """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
         self.run.revision = lambda: self.state  # many requests follow a change, which is read once
@@ -280,7 +282,7 @@ class OpenRun:
         return self.revision_at(self.stamp)
 
     def revision_at(self, stamp: RunStamp) -> str:
-        """The revision in another state of the files. After answers about a part it is never that of the closed run."""
+        """The revision in another state of the files. Pages that have answers about a part must see it change."""
         coverage = self.run.coverage
         return f"{stamp.revision}~{coverage:.6f}" if coverage < 1 or self.was_partial else stamp.revision
 
@@ -324,8 +326,8 @@ class OpenRuns:
         failures = run.run.failures
         try:
             yield run
-        finally:
             self._continue_in_background(run)
+        finally:
             self._release(run, failures)
 
     def close(self) -> None:
@@ -377,12 +379,12 @@ class OpenRuns:
         return run
 
     def _continue_in_background(self, run: OpenRun) -> None:
-        """If the run was not read to the end, let a thread do that."""
-        if not self._partial or not run.run.is_unfinished:
-            return
+        """If the run was not read to the end, let a thread do that; not again if that failed, until files change."""
         with self._lock:
+            if not self._partial or not run.run.is_unfinished:
+                return
             run.was_partial = True
-            if run.is_read_in_background:
+            if run.is_read_in_background or run.failed_state == run.state:
                 return
             run.is_read_in_background = True
             run.users += 1
@@ -392,12 +394,18 @@ class OpenRuns:
         """Add what processes have read to the tables, until everything is read."""
         failures = run.run.failures
         try:
-            with contextlib.suppress(RolltraceError):
-                while run.run.is_unfinished and not self._closing.wait(_ADD_SECONDS):
-                    run.run.continue_reading()
+            while self._is_unfinished(run) and not self._closing.wait(_ADD_SECONDS):
+                run.run.continue_reading()
+        except RolltraceError:  # statements that read the same report it
+            run.failed_state, run.is_read_in_background = run.state, False
         finally:
-            run.is_read_in_background = False
             self._release(run, failures)
+
+    def _is_unfinished(self, run: OpenRun) -> bool:
+        """Whether the thread that reads a run has more to do; if not, another one may be started from now on."""
+        with self._lock:
+            run.is_read_in_background = run.run.is_unfinished
+            return run.is_read_in_background
 
     def _release(self, run: OpenRun, failures: int) -> None:
         """End the use of a run; `failures` were those at the beginning."""
