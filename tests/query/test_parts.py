@@ -332,13 +332,17 @@ def test_late_scores_stay_while_texts_are_read(scored_run, monkeypatch):
     with monkeypatch.context() as once, open_run(scored_run) as run:
         once.setattr(part_processes, "BATCH_BYTES", 1 << 20)
         assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 10_000)
+    with create_run(scored_run, join=True) as writer, open_run(scored_run) as run:
+        [rollout] = run.rollouts(where="reward = 0", limit=1)
+        score(writer, rollout.id, 100.0)
     with open_run(scored_run, partial=True) as run:
         run.revision = lambda: "one"
-        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+        assert run.sql(REWARDS).fetchall() == [(40, 280.0)]
         assert run.sql("select count(*) from steps").fetchall() == [(10,)]
         assert run.coverage < 1
-        assert sum(rollout.reward for rollout in run.rollouts()) == 180.0
-        assert run.sql(REWARDS).fetchall() == [(40, 180.0)]
+        assert sum(rollout.reward for rollout in run.rollouts()) == run.get(rollout.id).reward + 180.0 == 280.0
+        assert run.sql(REWARDS).fetchall() == [(40, 280.0)]
         read_on(run)
         assert run.sql("select count(*) from steps").fetchall() == [(40,)]
 

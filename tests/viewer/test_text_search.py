@@ -10,11 +10,14 @@ import pytest
 
 import rolltrace
 from answers import write
+from rolltrace.query import part_processes, run_tables
 from rolltrace.store.create import create_run
 from rolltrace.viewer import open_runs, text_search
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.text_search import TextSearch
 from viewing import Viewer, viewing
+from waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -101,6 +104,24 @@ def test_other_questions_are_about_what_was_found(asked: Asked, tmp_path: Path) 
         assert api.listed(where="reward = 1", **stopped) == set(found)
         assert api.listed(where="reward = 0", **stopped) == set()
     again.close()
+
+
+def test_texts_that_are_read_later_are_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hits in texts that processes were still reading when a piece was searched are found in the end."""
+    path = tmp_path / "run"
+    for session in range(3):
+        record(path, range(20 * session, 20 * session + 20), join=session > 0)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    with rolltrace.open_run(path) as run:
+        run.sql("select count(*) from rollouts").fetchall()  # now a part has the rollouts, and none has their texts
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    library = OpenRuns(tmp_path, partial=True)
+    search = TextSearch("green")
+    with library.open("run") as opened:
+        assert len(search.hits(opened, "")) < len(right(path, "green"))
+        until(lambda: opened.run.continue_reading() or not opened.run.is_unfinished)
+        assert {*search.hits(opened, "")} == {*right(path, "green")}
+    library.close()
 
 
 def test_a_run_that_grows_is_searched_further(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,10 +115,9 @@ class Database:
         """Whether processes still read lines, or late rewards are left to be stored."""
         return any(run.is_unfinished for run in self.runs)
 
-    @property
-    def lacks_scores(self) -> bool:
-        """Whether processes still read scores."""
-        return any(run.is_pending(SCORES) for run in self.runs)
+    def is_reading(self, table: str) -> bool:
+        """Whether processes still read lines for this table; for one of texts, if they read these alone."""
+        return any(run.is_reading(table) for run in self.runs)
 
     def continue_reading(self) -> None:
         """Use what processes have made by now, and store some late rewards."""

@@ -134,7 +134,7 @@ class RunTables:
         """
         kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
-        if self._is_partial and folder == SCORES and self.is_pending(ROLLOUTS):  # those are read first
+        if self._is_partial and folder == SCORES and self.is_reading(ROLLOUTS):  # those are read first
             processes.defer(self._list(folder), self.covered[folder])
             return
         limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
@@ -174,9 +174,9 @@ class RunTables:
         pending = [kinds for kinds, processes in self._processes.items() if processes.pending]
         return {table for [kind, *_] in pending for table in TABLES_OF_KIND[kind]}
 
-    def is_pending(self, folder: str) -> bool:
-        """Whether processes still read lines of this folder; its texts alone do not count."""
-        return folder in self.pending_tables
+    def is_reading(self, table: str) -> bool:
+        """Whether processes still read lines for this table; for one of texts, if they read these alone."""
+        return table in self.pending_tables
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were discarded."""
