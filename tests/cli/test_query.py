@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from batches import hold_back
 from rolltrace.query import part_processes
 from rolltrace.query.sql_check import TABLES
 from rolltrace.store.create import create_run
@@ -130,7 +131,9 @@ def test_a_partial_answer_says_what_it_is_about(rolltrace, tmp_path, monkeypatch
                 with writer.rollout(env="sums", task="t", group=str(session), index=index) as recorder:
                     recorder.step("1 + 1?", "2", 1.0)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    may_go_on = hold_back(monkeypatch, "rollouts")
     shown = rolltrace("query", path, "select count(*) as n from rollouts", "--partial", "--json")
+    may_go_on.set()
     assert 0 < json.loads(shown.stdout)["n"] < 40
     assert "without --partial, the command reads all of it" in shown.stderr
     shown = rolltrace("query", path, "select count(*) as n from rollouts", "--json")

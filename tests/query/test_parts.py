@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -24,6 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from answers import score, write
+from batches import hold_back
 from examples import examples
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.processes import worker_process
@@ -215,8 +215,10 @@ def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
     """A run opened with `partial` answers with what is ready, and in the end with everything."""
     everything = answers(long_run)[0][0]
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    may_go_on = hold_back(monkeypatch, "rollouts")
     with open_run(long_run, partial=True) as run:
         seen = [run.sql("select * from rollouts order by all").fetchall()]
+        may_go_on.set()
         while run.coverage < 1:
             seen.append(run.sql("select * from rollouts order by all").fetchall())
         assert run.sql("select * from rollouts order by all").fetchall() == everything
@@ -230,15 +232,7 @@ def test_partial_answers_do_not_wait_for_late_scores(long_run, monkeypatch):
     with open_run(long_run) as run:
         late = {rollout.id: rollout.reward for rollout in run.rollouts()}
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
-    finished, may_go_on = part_processes.PartProcesses.finished, threading.Event()
-
-    def without_scores(self, deadline, waits):
-        if self._kinds == ("scores",) and not may_go_on.is_set():
-            assert not waits()
-            return iter(())
-        return finished(self, deadline, waits)
-
-    monkeypatch.setattr(part_processes.PartProcesses, "finished", without_scores)
+    may_go_on = hold_back(monkeypatch, "scores", first=0)
     with open_run(long_run, partial=True) as run:
         while run.sql("select count(*) from rollouts").fetchall() != [(len(late),)]:
             assert run.coverage < 1
@@ -307,15 +301,7 @@ def test_a_run_is_read_on_and_its_late_rewards_are_stored_in_turns(scored_run):
 
 def test_scores_that_processes_read_are_not_read_twice(scored_run, monkeypatch):
     """Rollouts are read first, also if processes had begun to read scores."""
-    finished, may_go_on = part_processes.PartProcesses.finished, threading.Event()
-
-    def one_of_scores(self, deadline, waits):
-        if self._kinds != ("scores",) or may_go_on.is_set():
-            yield from finished(self, deadline, waits)
-        elif waits():
-            yield next(finished(self, deadline, waits))
-
-    monkeypatch.setattr(part_processes.PartProcesses, "finished", one_of_scores)
+    may_go_on = hold_back(monkeypatch, "scores")
     with open_run(scored_run, partial=True) as run:
         assert run.sql("select count(*) from scores").fetchall() == [(10,)]
         until(lambda: run.sql("select count(*) from rollouts").fetchall() == [(40,)])
@@ -336,6 +322,7 @@ def test_late_scores_stay_while_texts_are_read(scored_run, monkeypatch):
     with create_run(scored_run, join=True) as writer, open_run(scored_run) as run:
         [rollout] = run.rollouts(where="reward = 0", limit=1)
         score(writer, rollout.id, 100.0)
+    may_go_on = hold_back(monkeypatch, "texts")
     with open_run(scored_run, partial=True) as run:
         run.revision = lambda: "one"
         assert run.sql(REWARDS).fetchall() == [(40, 280.0)]
@@ -343,6 +330,7 @@ def test_late_scores_stay_while_texts_are_read(scored_run, monkeypatch):
         assert run.coverage < 1
         assert sum(rollout.reward for rollout in run.rollouts()) == run.get(rollout.id).reward + 180.0 == 280.0
         assert run.sql(REWARDS).fetchall() == [(40, 280.0)]
+        may_go_on.set()
         read_on(run)
         assert run.sql("select count(*) from steps").fetchall() == [(40,)]
 
@@ -377,6 +365,7 @@ def test_the_newest_segments_of_all_sessions_come_first(long_run, monkeypatch):
         newest = segment in own[-3:]
         os.utime(segment, (2_000_000_000, 2_000_000_000) if newest else (1_000_000_000, 1_000_000_000))
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    hold_back(monkeypatch, "rollouts")
     with open_run(long_run, partial=True) as run:
         assert run.sql("select distinct session from rollouts").fetchall() == [(first_session,)]
         assert run.coverage < 1
@@ -387,7 +376,9 @@ def test_a_partial_summary_is_about_one_part(long_run, monkeypatch):
     whole = summarize(long_run)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     reported = []
+    may_go_on = hold_back(monkeypatch, "rollouts")
     part = summarize(long_run, partial=True)
+    may_go_on.set()
     everything = summarize(long_run, on_progress=reported.append)
     assert 0 < part.coverage < 1
     assert 0 < part.rollouts < whole.rollouts

@@ -19,6 +19,7 @@ import pytest
 import rolltrace
 from answers import score, write
 from asking import answer, ask, post
+from batches import hold_back
 from rolltrace.errors import RunNotFoundError, StorageError
 from rolltrace.query import part_processes, run_listing
 from rolltrace.store.create import create_run
@@ -661,15 +662,7 @@ def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
             for index in range(10):
                 write(writer, group=str(session), index=index)
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
-    finished, given, may_go_on = part_processes.PartProcesses.finished, [], threading.Event()
-
-    def one_at_first(self, deadline, waits):
-        if not given or may_go_on.is_set():
-            for built in finished(self, deadline, waits):
-                given.append(built)
-                yield built
-
-    monkeypatch.setattr(part_processes.PartProcesses, "finished", one_at_first)
+    may_go_on = hold_back(monkeypatch, "rollouts")
     library = OpenRuns(tmp_path, partial=True)
     api = Api(library)
 

@@ -10,6 +10,7 @@ import pytest
 
 import rolltrace
 from answers import write
+from batches import hold_back
 from rolltrace.query import part_processes, run_tables
 from rolltrace.store.create import create_run
 from rolltrace.viewer import open_runs, text_search
@@ -115,10 +116,12 @@ def test_texts_that_are_read_later_are_searched_again(tmp_path: Path, monkeypatc
     with rolltrace.open_run(path) as run:
         run.sql("select count(*) from rollouts").fetchall()  # now a part has the rollouts, and none has their texts
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    may_go_on = hold_back(monkeypatch, "texts")
     library = OpenRuns(tmp_path, partial=True)
     search = TextSearch("green")
     with library.open("run") as opened:
         assert len(search.hits(opened, "")) < len(right(path, "green"))
+        may_go_on.set()
         until(lambda: opened.run.continue_reading() or not opened.run.is_unfinished)
         assert {*search.hits(opened, "")} == {*right(path, "green")}
     library.close()
