@@ -15,7 +15,7 @@ _DEFAULT_LIMIT = 100
     "--limit", type=click.IntRange(min=1), help=f"At most this many rows; by default {_DEFAULT_LIMIT}, with --json all."
 )
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Time-out in seconds.")
-@click.option("--partial", is_flag=True, help="Answer at once, from what is read first of a long run.")
+@click.option("--partial", is_flag=True, help="Answer at once from a part of a long run; late scores may be missing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
 def query(
     runs: tuple[Path, ...], sql: str, limit: int | None, timeout: float | None, partial: bool, as_json: bool

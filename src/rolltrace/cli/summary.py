@@ -7,7 +7,7 @@ import click
 
 @click.command(short_help="Show the numbers of a run.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--partial", is_flag=True, help="Answer at once, from what is read first of a long run.")
+@click.option("--partial", is_flag=True, help="Answer at once from a part of a long run; late scores may be missing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with every iteration.")
 def summary(run: Path, partial: bool, as_json: bool) -> None:
     """Show the numbers of RUN: rewards by iteration, stop reasons, failures and lost rollouts.

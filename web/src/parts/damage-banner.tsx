@@ -20,7 +20,7 @@ function ReadingBanner({ coverage }: { coverage: number }) {
     <section className="banner reading" role="status">
       <progress value={coverage} aria-label="How much of this run was read" />
       <span>
-        Reading this run, the newest rollouts first. <span className="soft">Every number here is about the {percent(coverage, 1)} read so far.</span>
+        Reading this run, the newest rollouts first and late scores last. <span className="soft">Every number here is about the {percent(coverage, 1)} read so far.</span>
       </span>
     </section>
   );

@@ -53,5 +53,5 @@ def table_progress(path: Path) -> Iterator[Callable[[float], None]]:
 def show_coverage(coverage: float) -> None:
     """Say on standard error that an answer is about a part of the run, if it is."""
     if coverage < 1:
-        part = f"the newest {coverage:.0%} of the run"
+        part = f"the newest {coverage:.0%} of the run, and late scores may be missing"
         click.echo(f"This is about {part}: without --partial, the command reads all of it.", err=True)
