@@ -12,7 +12,6 @@ from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.part_writer import in_batches, merge_parts, parquet_source
 from rolltrace.query.run_tables import RunTables
-from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF_KIND
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
@@ -27,7 +26,6 @@ MAX_DESCRIPTION_BYTES = MAX_INFO_BYTES // 2
 """How large the descriptions of parts are at most that are merged into one."""
 _ID_BYTES_PER_ROW = 0.34
 """How much the index by id adds to it."""
-_MAX_TRIES = 5
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
@@ -72,7 +70,7 @@ def closed_segments(reader: RunReader) -> list[Path]:
     ledgers = reader.ledgers()
     closed = []
     for folder in (ROLLOUTS, SCORES):
-        entries = [entry for entry in existing_segments(reader.files, folder) if entry.name is not None]
+        entries = existing_segments(reader.files, folder)
         last = {entry.name.session: entry.name.sequence for entry in entries if entry.name}  # they are in order
         closed += [
             reader.path / folder / entry.name.plain
@@ -85,9 +83,7 @@ def closed_segments(reader: RunReader) -> list[Path]:
 
 def _count_rows(parts: Sequence[Part], database: Database) -> dict[str, int]:
     """The number of rows of each table; messages that are responses are stored with their steps."""
-    rows = Counter[str]()
-    for part in parts:
-        rows.update(part.info.stats.rows)
+    rows = sum((Counter(part.info.stats.rows) for part in parts), Counter[str]())
     messages = rows.pop("other_messages", 0)
     if steps := [part.table("steps").path for part in parts if "steps" in part.tables]:
         counted = database.connection.execute(f"select count(_position) from {parquet_source(steps)}")
@@ -96,27 +92,22 @@ def _count_rows(parts: Sequence[Part], database: Database) -> dict[str, int]:
 
 
 def _merge_all(database: Database) -> list[Part]:
-    """Merge the parts of each kind; retries if another compaction has removed files that this one was reading."""
-    import duckdb
-
+    """Merge the parts of each kind; again if another compaction has removed files that this one was reading."""
     # Rows have no order of their own, and keeping one while copying needs memory for every row.
     database.connection.execute("set preserve_insertion_order = false")
     [run] = database.runs
     run.late_rewards.min_share = 0.0  # other programs that read the tables join none
-    for _ in range(_MAX_TRIES):
-        try:
-            run.refresh(STORED_COLUMNS, QueryDeadline())
-            if run.drop_damaged():
-                continue
-            return [
-                _merge_parts(database, run, parts)
-                for kind in TABLES_OF_KIND
-                for parts in in_batches(run.parts[kind], _description_bytes, MAX_DESCRIPTION_BYTES)
-            ]
-        except duckdb.Error as error:
-            if not run.drop_damaged():
-                raise sql_error(error) from error
-    raise StorageError(f"Cannot compact {run.run}: files of its cache were deleted repeatedly. Retry.")
+    deadline = QueryDeadline()
+
+    def merge() -> list[Part]:
+        run.refresh(STORED_COLUMNS, deadline)
+        return [
+            _merge_parts(database, run, parts)
+            for kind in TABLES_OF_KIND
+            for parts in in_batches(run.parts[kind], _description_bytes, MAX_DESCRIPTION_BYTES)
+        ]
+
+    return database.retry_damaged(merge, deadline)
 
 
 def _description_bytes(part: Part) -> float:

@@ -115,9 +115,10 @@ class Database:
         """Whether processes still read lines, or late rewards are left to be stored."""
         return any(run.is_unfinished for run in self.runs)
 
-    def is_reading(self, table: str) -> bool:
-        """Whether processes still read lines for this table; for one of texts, if they read these alone."""
-        return any(run.is_reading(table) for run in self.runs)
+    @property
+    def pending_tables(self) -> set[str]:
+        """Tables of which processes still read lines, those of texts only if they read these alone."""
+        return set().union(*(run.pending_tables for run in self.runs))
 
     def continue_reading(self) -> None:
         """Use what processes have made by now, and store some late rewards."""
@@ -128,7 +129,7 @@ class Database:
                 run.expect_changes()
                 run.refresh({ROLLOUTS, SCORES} | run.pending_tables, deadline)
 
-        self._retry_damaged(read, deadline)
+        self.retry_damaged(read, deadline)
 
     @property
     def is_incomplete(self) -> bool:
@@ -196,9 +197,9 @@ class Database:
     ) -> TableSnapshot:
         """These tables, up to date; rows of other iterations than these may be missing."""
         inputs = {name for table in tables for name in TABLE_INPUTS[table]}
-        return self._retry_damaged(lambda: self._current_snapshot(inputs, deadline, iterations), deadline)
+        return self.retry_damaged(lambda: self._current_snapshot(inputs, deadline, iterations), deadline)
 
-    def _retry_damaged(self, make: Callable[[], Made], deadline: QueryDeadline) -> Made:
+    def retry_damaged(self, make: Callable[[], Made], deadline: QueryDeadline) -> Made:
         """Make tables under the lock; again, if a file of them was deleted or damaged meanwhile."""
         import duckdb
 

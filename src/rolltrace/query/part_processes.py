@@ -7,7 +7,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import msgspec
 
@@ -53,8 +52,6 @@ class PartProcesses:
         self._pool: ProcessPool | None = None
         self._batches: dict[Future[bytes], _Batch] = {}
         """By call, the segments that it reads."""
-        self._watched: WeakSet[Future[bytes]] = WeakSet()
-        """Calls that were still running when the caller stopped waiting. The last of them to end releases the lock."""
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._lock = FileLock(files.path / CACHE / f".{'-'.join(kinds)}.lock")
@@ -133,8 +130,7 @@ class PartProcesses:
                 if self._batches and not waits():
                     return
         finally:
-            for call in self._batches.keys() - self._watched:  # the caller may never ask for the other parts
-                self._watched.add(call)
+            for call in list(self._batches):  # the caller may never ask for the other parts
                 call.add_done_callback(self._release_if_done)
         if self._pool is not None:
             self._pool.stop()

@@ -160,9 +160,10 @@ class Run:
         """Whether `continue_reading` has more to do, if this was opened with `partial`."""
         return self._database_or_none is not None and self._database_or_none.is_unfinished
 
-    def is_reading(self, table: str) -> bool:
-        """Whether processes still read lines for this table; for one of texts, if they read these alone."""
-        return self._database_or_none is not None and self._database_or_none.is_reading(table)
+    @property
+    def pending_tables(self) -> set[str]:
+        """Tables of which processes still read lines, those of texts only if they read these alone."""
+        return set() if self._database_or_none is None else self._database_or_none.pending_tables
 
     def continue_reading(self) -> None:
         """Add what was read by now to the tables, although the revision is the same."""
@@ -194,7 +195,7 @@ class Run:
     @property
     def _scans_scores(self) -> bool:
         """Whether late scores are also looked for in lines that no part has: not while processes make parts of them."""
-        return not (self._is_partial and self.is_reading("scores"))
+        return not (self._is_partial and "scores" in self.pending_tables)
 
     def _get(self, reader: RunReader, rollout: str) -> Rollout:
         with LateScoreReader(reader, read_ahead=0) as scores:

@@ -1,5 +1,6 @@
 """The tables of one run: parts from its cache, and parts made from newer lines."""
 
+import contextlib
 import shutil
 import time
 from collections import Counter
@@ -134,7 +135,7 @@ class RunTables:
         """
         kinds, failures = KINDS_OF_FOLDER[folder], self._reader.errors.failures
         processes = self._processes[kinds]
-        if self._is_partial and folder == SCORES and self.is_reading(ROLLOUTS):  # those are read first
+        if self._is_partial and folder == SCORES and ROLLOUTS in self.pending_tables:  # those are read first
             processes.defer(self._list(folder), self.covered[folder])
             return
         limits = None if reads else self._dropped.get(folder)  # read the same lines again, and no others
@@ -170,13 +171,9 @@ class RunTables:
 
     @property
     def pending_tables(self) -> set[str]:
-        """Tables of which processes still read lines; of tables that are made together, some of them."""
+        """Tables of which processes still read lines, those of texts only if they read these alone."""
         pending = [kinds for kinds, processes in self._processes.items() if processes.pending]
         return {table for [kind, *_] in pending for table in TABLES_OF_KIND[kind]}
-
-    def is_reading(self, table: str) -> bool:
-        """Whether processes still read lines for this table; for one of texts, if they read these alone."""
-        return table in self.pending_tables
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were discarded."""
@@ -208,15 +205,13 @@ class RunTables:
     def publish(self, part: Part) -> Part:
         """Move a private part to the run's cache, or to the user's; if neither is writable, the part stays private."""
         index_ids(self._connection, part)
-        while self._writable_folders:
-            try:
-                published = publish_part(part, self._writable_folders[0], self._reader.info.id)
-            except OSError:
-                del self._writable_folders[0]
-            else:
+        for folder in list(self._writable_folders):
+            with contextlib.suppress(OSError):
+                published = publish_part(part, folder, self._reader.info.id)
                 self._verified |= {published.table(table).path for table in published.tables}
                 remove_parts([part.path])
                 return published
+            self._writable_folders.remove(folder)
         return part
 
     def _store_rewards(self, deadline: QueryDeadline) -> None:

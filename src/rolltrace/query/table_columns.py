@@ -212,9 +212,7 @@ def _score_tables(
     records: Sequence[Any], locations: Sequence[LineLocation], scores: Columns, stats: RowStats
 ) -> Tables:
     stats.rewards = sum(record.name == "reward" and record.rollout is not None for record in records)
-    written = list(map(write_position, locations))
-    scores["_writer"] = [position.writer for position in written]
-    scores["_sequence"] = [position.sequence for position in written]
+    scores["_writer"], scores["_sequence"], _ = zip(*map(write_position, locations), strict=True)
     calls = _call_columns(records, scores, rollout=scores["rollout"], score=scores["id"])
     return {"scores": scores, "score_calls": calls}
 
@@ -323,17 +321,13 @@ def _check_nesting(values: Sequence[Any]) -> None:
             check_nesting(msgspec.json.decode(data))
 
 
-def _sums(values: Iterable[int | None], counts: Iterable[int]) -> list[int]:
-    """The sums of so many values each, one after the other."""
-    totals = list(accumulate([value or 0 for value in values], initial=0))
-    return [totals[last] - totals[first] for first, last in pairwise(accumulate(counts, initial=0))]
-
-
 def _add_numbers_of_steps(rollouts: Columns, steps: Columns) -> None:
     """Add what rollouts show of their steps; `steps` are the columns of those of all of them."""
-    counts, rewards, metrics = rollouts["steps"], steps["reward_data"], steps["metrics"]
-    rollouts |= {name: _sums(steps[name], counts) for name in ("prompt_tokens", "completion_tokens")}
-    ranges = list(pairwise(accumulate(counts, initial=0)))
+    rewards, metrics = steps["reward_data"], steps["metrics"]
+    ranges = list(pairwise(accumulate(rollouts["steps"], initial=0)))
+    for name in ("prompt_tokens", "completion_tokens"):
+        totals = list(accumulate([value or 0 for value in steps[name]], initial=0))
+        rollouts[name] = [totals[last] - totals[first] for first, last in ranges]
     rollouts["step_reward_data"] = [
         rewards[first] if last - first == 1 else _sum_by_name(rewards[first:last]) for first, last in ranges
     ]

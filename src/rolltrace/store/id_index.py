@@ -87,10 +87,9 @@ class IdIndex:
             if scans:
                 found = self._scan_and_lookup(rollouts)
             else:
-                self._lines_before_look = 0
                 self._use_newer_parts()
                 found = {rollout: self._lookup(rollout) for rollout in rollouts}
-                self._lines_before_look = 0  # also the next scan looks for newer parts first
+                self._lines_before_look = 0  # the next lookup looks for newer parts first
         return {rollout: locations for rollout, locations in found.items() if locations}
 
     def scan_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:

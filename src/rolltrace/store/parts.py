@@ -135,11 +135,11 @@ def find_parts(run: Path, run_id: str, kind: str) -> list[Part]:
 
 def part_folders(cache: Path, kind: str = "[a-z]+") -> list[Path]:
     """Every part in a cache, or those of a kind, damaged or not; links are skipped."""
-    paths: list[Path] = []
-    if not cache.is_symlink():
-        with contextlib.suppress(OSError):
-            paths = [path for path in cache.iterdir() if re.fullmatch(f"part-{kind}-[0-9a-f]+", path.name)]
-    return sorted(path for path in paths if path.is_dir() and not path.is_symlink())
+    with contextlib.suppress(OSError):
+        paths = () if cache.is_symlink() else cache.iterdir()
+        named = [path for path in paths if re.fullmatch(f"part-{kind}-[0-9a-f]+", path.name)]
+        return sorted(path for path in named if path.is_dir() and not path.is_symlink())
+    return []
 
 
 def covering_parts(

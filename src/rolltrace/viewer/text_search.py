@@ -154,7 +154,7 @@ class TextSearch:
         except QueryTimeoutError:
             self._rows, self._timeout, self._seconds_per_row = max(1, self._rows // 10), 2 * self._timeout, math.inf
             return self._extend(run)
-        is_whole = run.run.failures == failures and not run.run.is_reading("steps")
+        is_whole = run.run.failures == failures and "steps" not in run.run.pending_tables
         self._pieces.insert(place, _Piece(above, since, stamp, tuple(hit for (hit,) in hits), is_whole))
         seconds = time.monotonic() - started
         self._timeout = max(_PIECE_TIMEOUT, 2 * seconds)
