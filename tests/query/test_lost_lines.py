@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from answers import score, write
 from rolltrace.cli.app import cli
-from rolltrace.query import part_writer
+from rolltrace.query import late_rewards, part_writer, run_tables
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
@@ -90,6 +90,22 @@ def test_repeated_lines_count_once(path, damage, parts, monkeypatch):
     assert (summary.rollouts, summary.problem_count) == (6, 2)
     [listed] = list_runs(path).runs
     assert (listed.rollouts, listed.groups, listed.problem_count) == (6, 2, 2)
+
+
+def test_repeated_lines_have_one_late_reward(tmp_path, monkeypatch):
+    """Also if late rewards are looked up for each part alone, and two parts have a line of the same rollout."""
+    path = tmp_path / "run"
+    with create_run(path) as writer:
+        ids = [write(writer, index=index, reward=float(index)) for index in range(20)]
+        score(writer, ids[0], 100.0)
+    copy_segment(path, {"rollouts": written(path)["rollouts"]})
+    monkeypatch.setattr(part_writer, "BATCH_BYTES", 1)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    monkeypatch.setattr(late_rewards, "PARTS_AT_ONCE", 1)
+    with open_run(path) as run:
+        assert [one.reward for one in run.rollouts()] == [100.0, *range(1, 20)]
+        assert run.sql("select count(*), sum(reward) from rollouts").fetchall() == [(20, 290.0)]
+        assert run.sql("select size from groups").fetchall() == [(20,)]
 
 
 def test_repeated_lines_that_are_written_later(path):

@@ -21,7 +21,7 @@ from answers import score, write
 from asking import answer, ask, post
 from batches import hold_back
 from rolltrace.errors import RunNotFoundError, StorageError
-from rolltrace.query import part_processes, run_listing
+from rolltrace.query import late_rewards, part_processes, run_listing, run_tables
 from rolltrace.store.create import create_run
 from rolltrace.store.run_files import LocalFile, LocalFiles
 from rolltrace.viewer import open_runs, run_list
@@ -650,6 +650,71 @@ def test_every_page_can_say_what_is_damaged(library: OpenRuns, ask_it: Any):
     assert damage["problem_count"] == 1
     assert "garbage" not in damage["problems"][0]
     assert segment.name in damage["problems"][0]
+
+
+@pytest.fixture
+def long_runs(tmp_path, monkeypatch) -> Iterator[OpenRuns]:
+    """The runs below a folder, of which one is read by processes in four batches."""
+    for session in range(4):
+        with create_run(tmp_path / "run", join=session > 0) as writer:
+            for index in range(10):
+                score(writer, write(writer, group=str(session), index=index), float(index))
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    with closing(OpenRuns(tmp_path, partial=True)) as library:
+        yield library
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "injected"), StorageError("injected")])
+def test_a_run_is_read_on_after_a_failure(long_runs, monkeypatch, error):
+    """If something fails for a moment in the background, the run is read on later, while pages ask for it."""
+    add, may_go_on = run_tables.RunTables._add, hold_back(monkeypatch, "rollouts")
+
+    def fail_once(tables: Any, parts: Any) -> None:
+        if threading.current_thread().name == "rolltrace-reader" and error not in raised:
+            raised.append(error)
+            raise error
+        add(tables, parts)
+
+    raised: list[Exception] = []
+    with long_runs.open("run") as opened:
+        assert opened.run.sql("select count(*) from rollouts").fetchall() == [(10,)]
+        monkeypatch.setattr(run_tables.RunTables, "_add", fail_once)
+        may_go_on.set()
+
+    def count() -> Any:
+        with long_runs.open("run") as opened:
+            rows = opened.run.sql("select count(*), sum(reward) from rollouts").fetchall()
+            return raised and opened.run.coverage == 1 and rows
+
+    until(count, lambda rows: rows == [(40, 180.0)])
+
+
+def test_a_viewer_may_end_while_it_reads(long_runs, monkeypatch, capfd):
+    """What the thread that reads is using is closed when it has stopped, which it does at once, without an error."""
+    missing, is_making, may_go_on = late_rewards.LateRewards.missing, threading.Event(), threading.Event()
+
+    def wait_first(rewards: Any, *parts: Any) -> Any:
+        if threading.current_thread().name == "rolltrace-reader":
+            is_making.set()
+            may_go_on.wait(60)
+        return missing(rewards, *parts)
+
+    monkeypatch.setattr(late_rewards.LateRewards, "missing", wait_first)
+    with long_runs.open("run") as opened:
+        opened.run.sql("select count(*) from rollouts").fetchall()
+        folder = opened.run._database._private
+    assert is_making.wait(60)
+    [reader] = [thread for thread in threading.enumerate() if thread.name == "rolltrace-reader"]
+    closer = threading.Thread(target=long_runs.close)
+    closer.start()
+    closer.join(1)
+    assert closer.is_alive(), "it closed what the reader is using"
+    may_go_on.set()
+    closer.join()
+    reader.join()
+    assert not folder.exists()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):

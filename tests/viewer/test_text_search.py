@@ -127,6 +127,61 @@ def test_texts_that_are_read_later_are_searched_again(tmp_path: Path, monkeypatc
     library.close()
 
 
+def test_texts_read_during_a_search_are_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search may miss what is added while it runs, although nothing is left to be read when it ends."""
+    path = tmp_path / "run"
+    for session in range(3):
+        record(path, range(20 * session, 20 * session + 20), join=session > 0)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    with rolltrace.open_run(path) as run:
+        run.sql("select count(*) from rollouts").fetchall()
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    may_go_on = hold_back(monkeypatch, "texts")
+    library = OpenRuns(tmp_path, partial=True)
+    search = TextSearch("green")
+    with library.open("run") as opened:
+        sql = opened.run.sql
+
+        def read_on_after(statement: str, **options: Any) -> Any:
+            result = sql(statement, **options)
+            if "distinct rollout" in statement:
+                may_go_on.set()
+                until(lambda: opened.run.continue_reading() or not opened.run.is_unfinished)
+            return result
+
+        monkeypatch.setattr(opened.run, "sql", read_on_after)
+        assert len(search.hits(opened, "")) < len(right(path, "green"))
+        assert opened.run.coverage == 1
+        assert {*search.hits(opened, "")} == {*right(path, "green")}
+    library.close()
+
+
+def test_what_was_concluded_from_some_texts_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether responses are also messages is looked at again when all texts are read."""
+    path = tmp_path / "run"
+    for session in range(3):
+        with (
+            rolltrace.create_run(path, join=session > 0) as run,
+            run.rollout(env="e", task="t", group=str(session), index=0) as rollout,
+        ):
+            rollout.step("What is it?", "It is green.", 1.0)
+            if session < 2:  # the next prompt leaves out the response
+                rollout.step([{"role": "user", "content": "Try again."}], "It is red.", 1.0)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    with rolltrace.open_run(path) as run:
+        run.sql("select count(*) from rollouts").fetchall()
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    may_go_on = hold_back(monkeypatch, "texts")
+    library = OpenRuns(tmp_path, partial=True)
+    search = TextSearch("green")
+    with library.open("run") as opened:
+        assert len(search.hits(opened, "")) == 1
+        may_go_on.set()
+        until(lambda: opened.run.continue_reading() or not opened.run.is_unfinished)
+        assert len(search.hits(opened, "")) == 3
+    library.close()
+
+
 def test_a_run_that_grows_is_searched_further(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New rollouts are found, also in the middle; unchanged ones are not searched again."""
     path = tmp_path / "run"

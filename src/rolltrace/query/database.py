@@ -1,8 +1,10 @@
 """The tables of one or several runs: reads new lines, and makes the snapshots that statements run on."""
 
 import contextlib
+import itertools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.query.deduplication import NO_SESSIONS, DistinctParts, RepeatedSlots
 from rolltrace.query.duckdb_engine import (
+    CLOSE_TIMEOUT_SECONDS,
+    INTERRUPT_INTERVAL_SECONDS,
     EngineLimits,
     QueryDeadline,
     SqlSandbox,
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
+_versions = itertools.count(1)
+
 _SMALL = "small"
 _MAX_CHECKED = 200
 _MAX_CHECKED_LENGTH = 20_000
@@ -79,12 +85,16 @@ class Database:
         self._remove = weakref.finalize(self, _remove, self._private, self.process)
         self._limits = limits or EngineLimits()
         self._lock = threading.Lock()
+        self._deadline = QueryDeadline()
+        """That of the statement whose tables are being made."""
         self._checking = threading.Lock()
         self.connection = connect(self._private, self._limits)
         """Makes the tables. It never runs SQL of users."""
         self._checked: dict[str, Statement] = {}
         self._checker = new_cursor(self.connection)
         self._readers = readers
+        self.version = 0
+        """Another number whenever something was added that processes have read; no other database has the same."""
         self._held: list[list[ReadError]] | None = None
         """If statements answer from the tables as they are, and read nothing new: the losses in these."""
         self.runs = [
@@ -113,7 +123,7 @@ class Database:
     @property
     def is_unfinished(self) -> bool:
         """Whether processes still read lines, or late rewards are left to be stored."""
-        return any(run.is_unfinished for run in self.runs)
+        return any(run.pending_tables or run.lacks_rewards for run in self.runs)
 
     @property
     def pending_tables(self) -> set[str]:
@@ -208,6 +218,7 @@ class Database:
                 try:
                     return make()
                 except duckdb.InterruptException:
+                    deadline.check()
                     raise
                 except duckdb.Error as error:
                     if not self._drop_damaged():
@@ -230,14 +241,30 @@ class Database:
         if self.process != os.getpid():
             return
         self.is_closed = True
-        for snapshot in list(self._alive):
-            snapshot.close()
-            snapshot.sandbox.close()
-        self._drop_sandbox()
-        for run in self.runs:
-            run.close()
-        close_connections([self._checker, self.connection])
-        self._remove()
+        with self._stopped():
+            for snapshot in list(self._alive):
+                snapshot.close()
+                snapshot.sandbox.close()
+            self._drop_sandbox()
+            for run in self.runs:
+                run.close()
+            close_connections([self._checker, self.connection])
+            self._remove()
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """Stop the thread that makes tables, and hold the lock; without the lock, if the thread does not stop soon."""
+        give_up_at = time.monotonic() + CLOSE_TIMEOUT_SECONDS
+        while not (is_stopped := self._lock.acquire(timeout=INTERRUPT_INTERVAL_SECONDS)):
+            if time.monotonic() > give_up_at:
+                break
+            self._deadline.cancel(closed_error())
+            self.connection.interrupt()
+        try:
+            yield
+        finally:
+            if is_stopped:
+                self._lock.release()
 
     @contextlib.contextmanager
     def _making(self, deadline: QueryDeadline) -> Iterator[None]:
@@ -250,10 +277,19 @@ class Database:
         try:
             if self.is_closed:
                 raise closed_error()
-            with deadline.limit(self.connection.interrupt):
-                yield
+            self._deadline, pending = deadline, self._pending_files()
+            try:
+                with deadline.limit(self.connection.interrupt):
+                    yield
+            finally:
+                if pending - self._pending_files():
+                    self.version = next(_versions)
         finally:
             self._lock.release()
+
+    def _pending_files(self) -> set[tuple[int, str, str]]:
+        """The files of each run that processes still read for some kind of table."""
+        return {(number, *file) for number, run in enumerate(self.runs) for file in run.pending_files}
 
     def _drop_damaged(self) -> bool:
         if not sum(run.drop_damaged() for run in self.runs):  # not `any`: call it for every run

@@ -31,8 +31,8 @@ MAX_SPILL = "20GB"
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_CLOSE_TIMEOUT_SECONDS = 10.0
-_INTERRUPT_INTERVAL_SECONDS = 0.02
+CLOSE_TIMEOUT_SECONDS = 10.0
+INTERRUPT_INTERVAL_SECONDS = 0.02
 """How often a statement that timed out is interrupted: an interrupt before it has started has no effect."""
 _connections: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -61,6 +61,7 @@ class QueryDeadline:
         self._seconds = seconds
         self._spent = 0.0
         self._since: float | None = None
+        self._error: Exception | None = None
 
     @property
     def remaining(self) -> float | None:
@@ -70,8 +71,14 @@ class QueryDeadline:
         running = 0.0 if self._since is None else time.monotonic() - self._since
         return max(self._seconds - self._spent - running, 0.0)
 
+    def cancel(self, error: Exception) -> None:
+        """Let `check` raise this error from now on; any thread may call it."""
+        self._error = error
+
     def check(self) -> None:
-        """Raise if no time is left."""
+        """Raise if no time is left, or the statement was cancelled."""
+        if self._error is not None:
+            raise self._error
         if self.remaining == 0.0:
             raise QueryTimeoutError(
                 f"The statement took longer than {self._seconds:g} seconds: select less, or give it more time. Making "
@@ -105,7 +112,7 @@ class QueryDeadline:
 def _watch(seconds: float, done: threading.Event, interrupt: Callable[[], None]) -> None:
     if not done.wait(seconds):
         interrupt()
-        while not done.wait(_INTERRUPT_INTERVAL_SECONDS):
+        while not done.wait(INTERRUPT_INTERVAL_SECONDS):
             interrupt()
 
 
@@ -163,7 +170,7 @@ def close_connections(connections: "Sequence[duckdb.DuckDBPyConnection]") -> Non
     """Close connections; statements that run on them are interrupted."""
     import duckdb
 
-    deadline = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
+    deadline = time.monotonic() + CLOSE_TIMEOUT_SECONDS
     for connection in connections:
         while True:
             try:

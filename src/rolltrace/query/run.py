@@ -165,6 +165,11 @@ class Run:
         """Tables of which processes still read lines, those of texts only if they read these alone."""
         return set() if self._database_or_none is None else self._database_or_none.pending_tables
 
+    @property
+    def version(self) -> int:
+        """Another number whenever something was added that processes have read; no other reader has the same."""
+        return 0 if self._database_or_none is None else self._database_or_none.version
+
     def continue_reading(self) -> None:
         """Add what was read by now to the tables, although the revision is the same."""
         if self._database_or_none is not None:  # nothing was asked yet, or it was closed

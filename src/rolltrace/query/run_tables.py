@@ -84,7 +84,7 @@ class RunTables:
         self._read_revisions: dict[str, object] = {}
         self._is_changed = False
         """Whether something was read since late rewards were stored the last time."""
-        self._lacks_rewards = False
+        self.lacks_rewards = False
         """Whether late rewards are left to be stored."""
         self.incomplete: set[str] = set()
         """The folders of which something could not be read the last time."""
@@ -165,15 +165,14 @@ class RunTables:
         return max(0.0, 1.0 - unread / max(total, 1))
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether processes still read lines, or late rewards are left to be stored."""
-        return bool(self.pending_tables) or self._lacks_rewards
-
-    @property
     def pending_tables(self) -> set[str]:
         """Tables of which processes still read lines, those of texts only if they read these alone."""
-        pending = [kinds for kinds, processes in self._processes.items() if processes.pending]
-        return {table for [kind, *_] in pending for table in TABLES_OF_KIND[kind]}
+        return {table for kind, _ in self.pending_files for table in TABLES_OF_KIND[kind]}
+
+    @property
+    def pending_files(self) -> set[tuple[str, str]]:
+        """The files that processes still read, each with the first of the kinds of tables."""
+        return {(kinds[0], file) for kinds, processes in self._processes.items() for file in list(processes.pending)}
 
     def close(self) -> None:
         """End the processes that make parts, and delete parts that were discarded."""
@@ -221,8 +220,8 @@ class RunTables:
         while another process does it.
         """
         self._is_changed = False
-        self._lacks_rewards = bool(self._missing_rewards())
-        if not self._lacks_rewards or self.pending_tables or not acquire_lock(self._rewards_lock):
+        self.lacks_rewards = bool(self._missing_rewards())
+        if not self.lacks_rewards or self.pending_tables or not acquire_lock(self._rewards_lock):
             return
         try:
             self._add_published((ROLLOUTS,), of_same_lines=True)  # another process may just have done it
@@ -236,7 +235,7 @@ class RunTables:
                     self._discarded.add(part.path)
         finally:
             self._rewards_lock.release()
-            self._lacks_rewards = bool(self._missing_rewards())
+            self.lacks_rewards = bool(self._missing_rewards())
 
     def _missing_rewards(self) -> ByScores:
         return self.late_rewards.missing(self.parts[ROLLOUTS], self.table_parts("scores"), self.covered[SCORES])

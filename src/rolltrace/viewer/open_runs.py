@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rolltrace.errors import RolltraceError, RunNotFoundError, StorageError
+from rolltrace.errors import RunNotFoundError, StorageError
 from rolltrace.query.list_numbers import stamp_files
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_listing import MAX_BYTES, RunFinder
@@ -260,8 +260,6 @@ class OpenRun:
         self.is_read_in_background = False
         self.failed_state: Hashable = None
         """The state of its files in which it could not be read in the background."""
-        self.was_partial = False
-        """Whether answers may have been about a part of the run."""
         self.run: Run = open_run(path, memory=_MEMORY, threads=_THREADS, partial=partial)
         """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
         self.run.revision = lambda: self.state  # many requests follow a change, which is read once
@@ -269,7 +267,7 @@ class OpenRun:
 
     def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """The result of `compute`, cached until rollouts or scores change, or more of a long run was read."""
-        return self._cache.get_or_compute((self.key, key), compute, size, (self.state, self.run.coverage))
+        return self._cache.get_or_compute((self.key, key), compute, size, (self.state, self.run.version))
 
     @property
     def state(self) -> Hashable:
@@ -283,8 +281,8 @@ class OpenRun:
 
     def revision_at(self, stamp: RunStamp) -> str:
         """The revision in another state of the files. Pages that have answers about a part must see it change."""
-        coverage = self.run.coverage
-        return f"{stamp.revision}~{coverage:.6f}" if coverage < 1 or self.was_partial else stamp.revision
+        version = self.run.version
+        return f"{stamp.revision}~{version}" if version else stamp.revision
 
     def close(self) -> None:
         """Free memory and files; statements that are running are interrupted."""
@@ -381,10 +379,8 @@ class OpenRuns:
     def _continue_in_background(self, run: OpenRun) -> None:
         """If the run was not read to the end, let a thread do that; not again if that failed, until files change."""
         with self._lock:
-            if not self._partial or not run.run.is_unfinished:
-                return
-            run.was_partial = True
-            if run.is_read_in_background or run.failed_state == run.state:
+            is_wanted = self._partial and run.run.is_unfinished and run.failed_state != run.state
+            if not is_wanted or run.is_read_in_background:
                 return
             run.is_read_in_background = True
             run.users += 1
@@ -396,8 +392,9 @@ class OpenRuns:
         try:
             while self._is_unfinished(run) and not self._closing.wait(_ADD_SECONDS):
                 run.run.continue_reading()
-        except RolltraceError:  # statements that read the same report it
+        except Exception:  # noqa: BLE001 - statements that read the same report it; the run is read on later
             run.failed_state, run.is_read_in_background = run.state, False
+            self.folder.retry_later(run.path)
         finally:
             self._release(run, failures)
 
