@@ -113,12 +113,13 @@ def _parts_by_late(connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunPa
     by_late: dict[str, list[ParquetPart]] = {}
     for parts in runs:
         for scores, own in by_newer_scores(parts["rollouts"], parts.get("scores", ())).items():
-            for some in in_turns(own) if scores else [own]:
-                late = f"_late_{len(by_late)}" if scores else ""
-                if scores:
-                    latest = select_late_rewards(scores, some)
-                    connection.execute(f"create table {late} as select rollout, value from ({latest})")
-                by_late.setdefault(late, []).extend(some)
+            late = f"_late_{len(by_late)}" if scores else ""
+            if scores:
+                connection.execute(f"create table {late} (rollout varchar, value double)")
+                for some in in_turns(own):  # of which several may have a line of the same rollout
+                    new = f"({select_late_rewards(scores, some)}) anti join {late} using (rollout)"
+                    connection.execute(f"insert into {late} select rollout, value from {new}")
+            by_late.setdefault(late, []).extend(own)
     return by_late
 
 

@@ -48,6 +48,8 @@ _MEMORY = "640MB"
 """The memory limit of one run: half is for making its tables, of which one line may have 80 MB or more."""
 _ADD_SECONDS = 0.5
 """How often what processes have read is added to the tables of a run that was just opened."""
+_MAX_WAITS = 4
+"""How often that waits for requests about the run to be answered."""
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -388,10 +390,13 @@ class OpenRuns:
 
     def _read_in_background(self, run: OpenRun) -> None:
         """Add what processes have read to the tables, until everything is read."""
-        failures = run.run.failures
+        failures, waited = run.run.failures, 0
         try:
             while self._is_unfinished(run) and not self._closing.wait(_ADD_SECONDS):
-                run.run.continue_reading()
+                # What is added while a request runs, its next statement has to take into account.
+                waited = waited + 1 if run.users > 1 and waited < _MAX_WAITS else 0
+                if not waited:
+                    run.run.continue_reading()
         except Exception:  # noqa: BLE001 - statements that read the same report it; the run is read on later
             run.failed_state, run.is_read_in_background = run.state, False
             self.folder.retry_later(run.path)
