@@ -17,7 +17,7 @@ from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
 from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, in_batches
 from rolltrace.query.table_schema import FOLDER_OF_KIND
 from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import CACHE
+from rolltrace.store.layout import CACHE, ROLLOUTS
 from rolltrace.store.parts import Part, PartInfo
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
@@ -110,7 +110,8 @@ class PartProcesses:
         files = {f"{self._folder}/{entry.stem}": entry for entry in by_time if entry.is_regular}
         known = covered.keys() | self._tried
         unread = [file for file in files if file not in known and (limits is None or file in limits)]
-        batches = in_batches(unread, lambda file: files[file].estimated_length, BATCH_BYTES)
+        most = BATCH_BYTES if self._folder == ROLLOUTS else BATCH_BYTES // 2  # scores are short, and take more memory
+        batches = in_batches(unread, lambda file: files[file].estimated_length, most)
         return [{file: files[file] for file in batch} for batch in batches]
 
     def finished(

@@ -48,7 +48,7 @@ _MEMORY = "640MB"
 """The memory limit of one run: half is for making its tables, of which one line may have 80 MB or more."""
 _ADD_SECONDS = 0.5
 """How often what processes have read is added to the tables of a run that was just opened."""
-_MAX_WAITS = 4
+_MAX_WAITS = 10
 """How often that waits for requests about the run to be answered."""
 _THREADS = min(4, os.cpu_count() or 1)
 
