@@ -690,6 +690,23 @@ def test_a_run_is_read_on_after_a_failure(long_runs, monkeypatch, error):
     until(count, lambda rows: rows == [(40, 180.0)])
 
 
+def test_a_run_is_read_on_between_requests(long_runs, monkeypatch):
+    """A request with several statements is not disturbed by what is added between them, unless it takes long."""
+    may_go_on, looks, is_unfinished = hold_back(monkeypatch, "rollouts"), [], OpenRuns._is_unfinished
+    monkeypatch.setattr(OpenRuns, "_is_unfinished", lambda runs, run: looks.append(run) or is_unfinished(runs, run))
+    monkeypatch.setattr(open_runs, "_ADD_SECONDS", 0.01)
+    monkeypatch.setattr(open_runs, "_MAX_WAITS", 1_000_000)
+    with long_runs.open("run") as opened:
+        assert opened.run.sql("select count(*) from rollouts").fetchall() == [(10,)]
+    with long_runs.open("run") as opened:
+        may_go_on.set()
+        before = len(looks)
+        until(lambda: len(looks), lambda number: number > before + 5)
+        assert opened.run.sql("select count(*) from rollouts").fetchall() == [(10,)]
+        monkeypatch.setattr(open_runs, "_MAX_WAITS", 2)
+        until(lambda: opened.run.sql("select count(*) from rollouts").fetchall(), lambda rows: rows == [(40,)])
+
+
 def test_a_viewer_may_end_while_it_reads(long_runs, monkeypatch, capfd):
     """What the thread that reads is using is closed when it has stopped, which it does at once, without an error."""
     missing, is_making, may_go_on = late_rewards.LateRewards.missing, threading.Event(), threading.Event()
