@@ -14,11 +14,13 @@ import duckdb
 import pytest
 
 from answers import score, write
-from rolltrace.errors import InputError, QueryTimeoutError, StorageError
-from rolltrace.query import late_rewards
+from rolltrace.errors import InputError, QueryTimeoutError, RolltraceError, StorageError
+from rolltrace.query import compact as compaction
+from rolltrace.query import database, late_rewards, part_processes
 from rolltrace.query import part_writer as build
 from rolltrace.query import run_tables as state
 from rolltrace.query.compact import compact
+from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.list_numbers import query_list_numbers
 from rolltrace.query.run import open_run
@@ -532,6 +534,63 @@ def test_result_of_a_closed_run_says_so(run, temporary):
         with pytest.raises(InputError, match="closed"):
             late.fetchall()
     assert run.sql(COUNT).fetchone() == (3,)
+
+
+def test_closing_may_be_interrupted(run, temporary, monkeypatch):
+    """Another Ctrl-C while `close` waits for a thread leaves nothing behind."""
+    run.sql(COUNT).fetchall()
+    assert list(temporary.iterdir())
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Database, "_stop_making", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_callback_may_close_the_run(run, path, monkeypatch):
+    """Closing does not wait for the tables that its own thread is making."""
+    monkeypatch.setattr(database, "CLOSE_TIMEOUT_SECONDS", 3600.0)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    for number in range(2):
+        with create_run(path, join=True) as writer:
+            write(writer, group=f"more {number}")
+    closing = open_run(path, on_progress=lambda _: closing.close())
+    ends = []
+
+    def ask():
+        try:
+            closing.sql(COUNT).fetchall()
+        except RolltraceError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert "closed" in str(ends[0])
+    assert run.sql(COUNT).fetchall() == [(5,)]
+
+
+def test_a_compaction_ends_although_its_files_are_damaged(run, path, monkeypatch):
+    """It tries some times, and then says why it gave up."""
+    merge = compaction._merge_parts
+
+    def damage_and_merge(*arguments):
+        for file in (path / "cache").rglob("rollouts.parquet"):
+            file.write_bytes(b"damaged")
+        return merge(*arguments)
+
+    monkeypatch.setattr(state, "MIN_CACHED_ROWS", 1)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    run.sql(COUNT).fetchall()
+    with create_run(path, join=True) as writer:
+        write(writer, group="more")
+    run.sql(COUNT).fetchall()
+    monkeypatch.setattr(compaction, "_merge_parts", damage_and_merge)
+    with pytest.raises(StorageError, match="damaged repeatedly"):
+        compact(path)
 
 
 def test_closing_while_rows_are_read(run):

@@ -707,6 +707,34 @@ def test_a_run_is_read_on_between_requests(long_runs, monkeypatch):
         until(lambda: opened.run.sql("select count(*) from rollouts").fetchall(), lambda rows: rows == [(40,)])
 
 
+def test_answers_about_a_part_are_not_given_after_the_run_was_closed(tmp_path, monkeypatch):
+    """A run that made room for another while it was read is read to the end; then its answers are about all of it."""
+    for session in range(4):
+        with create_run(tmp_path / "run", join=session > 0) as writer:
+            for index in range(10):
+                write(writer, group=str(session), index=index)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    may_go_on = hold_back(monkeypatch, "rollouts")
+    with closing(OpenRuns(tmp_path, partial=True, max_weight=1)) as library:
+        api = Api(library)
+
+        def ask(question: str, run: str = "run", **parameters: str) -> Any:
+            return json.loads(api.handlers[question](RequestParameters([("run", run), *parameters.items()])))
+
+        assert (ask("rollouts")["total"], ask("run")["rollouts"]) == (10, 10)
+        assert ask("search", search="2")["hits"] < 40
+        partial = ask("revisions")["revisions"]["run"]
+        assert ask("rollouts", run="other")["total"] == 10
+        assert ask("revisions")["revisions"]["run"] != partial, "a page does not keep the answers about a part"
+        may_go_on.set()
+        until(lambda: [one.name for one in threading.enumerate()], lambda names: "rolltrace-reader" not in names)
+        until(lambda: (ask("rollouts")["total"], ask("damage")["coverage"]), lambda answers: answers == (40, 1))
+        assert ask("run")["rollouts"] == 40
+        until(lambda: ask("search", search="2")["hits"], lambda hits: hits == 40)
+
+
 def test_a_viewer_may_end_while_it_reads(long_runs, monkeypatch, capfd):
     """What the thread that reads is using is closed when it has stopped, which it does at once, without an error."""
     missing, is_making, may_go_on = late_rewards.LateRewards.missing, threading.Event(), threading.Event()

@@ -1,7 +1,6 @@
 """The tables of one or several runs: reads new lines, and makes the snapshots that statements run on."""
 
 import contextlib
-import itertools
 import os
 import threading
 import time
@@ -12,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rolltrace.errors import QueryTimeoutError
+from rolltrace.errors import QueryTimeoutError, StorageError
 from rolltrace.query.deduplication import NO_SESSIONS, DistinctParts, RepeatedSlots
 from rolltrace.query.duckdb_engine import (
     CLOSE_TIMEOUT_SECONDS,
@@ -60,8 +59,8 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-_versions = itertools.count(1)
-
+_MAX_TRIES = 10
+"""How often tables are made again because files of them were deleted or damaged meanwhile."""
 _SMALL = "small"
 _MAX_CHECKED = 200
 _MAX_CHECKED_LENGTH = 20_000
@@ -87,6 +86,8 @@ class Database:
         self._lock = threading.Lock()
         self._deadline = QueryDeadline()
         """That of the statement whose tables are being made."""
+        self._maker: int | None = None
+        """The thread that makes them."""
         self._checking = threading.Lock()
         self.connection = connect(self._private, self._limits)
         """Makes the tables. It never runs SQL of users."""
@@ -94,7 +95,7 @@ class Database:
         self._checker = new_cursor(self.connection)
         self._readers = readers
         self.version = 0
-        """Another number whenever something was added that processes have read; no other database has the same."""
+        """Increases whenever something was added that processes have read."""
         self._held: list[list[ReadError]] | None = None
         """If statements answer from the tables as they are, and read nothing new: the losses in these."""
         self.runs = [
@@ -214,7 +215,7 @@ class Database:
         import duckdb
 
         with raising_interrupts(), explain_full_disk(), self._making(deadline):
-            while True:
+            for _ in range(_MAX_TRIES):
                 try:
                     return make()
                 except duckdb.InterruptException:
@@ -223,6 +224,7 @@ class Database:
                 except duckdb.Error as error:
                     if not self._drop_damaged():
                         raise sql_error(error) from error
+        raise StorageError("Cannot make the tables: files of the cache are being deleted or damaged repeatedly. Retry.")
 
     def recover(self, error: "duckdb.Error", snapshot: TableSnapshot) -> None:
         """Return if retrying may help, because a file of the tables was deleted or damaged. Raise otherwise."""
@@ -241,7 +243,10 @@ class Database:
         if self.process != os.getpid():
             return
         self.is_closed = True
-        with self._stopped():
+        is_locked = False
+        try:
+            is_locked = self._stop_making()
+        finally:  # also after another Ctrl-C
             for snapshot in list(self._alive):
                 snapshot.close()
                 snapshot.sandbox.close()
@@ -250,21 +255,18 @@ class Database:
                 run.close()
             close_connections([self._checker, self.connection])
             self._remove()
+            if is_locked:
+                self._lock.release()
 
-    @contextlib.contextmanager
-    def _stopped(self) -> Iterator[None]:
-        """Stop the thread that makes tables, and hold the lock; without the lock, if the thread does not stop soon."""
+    def _stop_making(self) -> bool:
+        """Stop the thread that makes tables, and lock others out; False if it does not stop soon, or is this one."""
         give_up_at = time.monotonic() + CLOSE_TIMEOUT_SECONDS
-        while not (is_stopped := self._lock.acquire(timeout=INTERRUPT_INTERVAL_SECONDS)):
-            if time.monotonic() > give_up_at:
-                break
+        while not self._lock.acquire(timeout=INTERRUPT_INTERVAL_SECONDS):
+            if self._maker == threading.get_ident() or time.monotonic() > give_up_at:
+                return False
             self._deadline.cancel(closed_error())
             self.connection.interrupt()
-        try:
-            yield
-        finally:
-            if is_stopped:
-                self._lock.release()
+        return True
 
     @contextlib.contextmanager
     def _making(self, deadline: QueryDeadline) -> Iterator[None]:
@@ -277,13 +279,18 @@ class Database:
         try:
             if self.is_closed:
                 raise closed_error()
-            self._deadline, pending = deadline, self._pending_files()
+            self._deadline, self._maker, pending = deadline, threading.get_ident(), self._pending_files()
             try:
                 with deadline.limit(self.connection.interrupt):
                     yield
+            except Exception as error:
+                if self.is_closed:  # by this thread, or because it did not stop soon
+                    raise closed_error() from error
+                raise
             finally:
+                self._maker = None
                 if pending - self._pending_files():
-                    self.version = next(_versions)
+                    self.version += 1
         finally:
             self._lock.release()
 

@@ -167,7 +167,7 @@ class Run:
 
     @property
     def version(self) -> int:
-        """Another number whenever something was added that processes have read; no other reader has the same."""
+        """Increases whenever something was added that processes have read."""
         return 0 if self._database_or_none is None else self._database_or_none.version
 
     def continue_reading(self) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -248,6 +249,9 @@ def _identity(run: Path) -> str:
     return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
 
 
+_numbers = count()
+
+
 class OpenRun:
     """One run that is open. Any thread may use it."""
 
@@ -266,15 +270,21 @@ class OpenRun:
         """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
         self.run.revision = lambda: self.state  # many requests follow a change, which is read once
         self._cache = cache
+        self._number = next(_numbers)
 
     def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """The result of `compute`, cached until rollouts or scores change, or more of a long run was read."""
-        return self._cache.get_or_compute((self.key, key), compute, size, (self.state, self.run.version))
+        return self._cache.get_or_compute((self.key, key), compute, size, self.content)
 
     @property
     def state(self) -> Hashable:
         """Changes when the tables are to be read again."""
         return self.identity, self.stamp.data, self.stamp.retries
+
+    @property
+    def content(self) -> Hashable:
+        """Changes with the state, when more of a long run was read, and when the run is opened again."""
+        return self.state, self._number, self.run.version
 
     @property
     def revision(self) -> str:
@@ -283,8 +293,8 @@ class OpenRun:
 
     def revision_at(self, stamp: RunStamp) -> str:
         """The revision in another state of the files. Pages that have answers about a part must see it change."""
-        version = self.run.version
-        return f"{stamp.revision}~{version}" if version else stamp.revision
+        is_partial = self.run.version or self.run.coverage < 1
+        return f"{stamp.revision}~{self.run.version}" if is_partial else stamp.revision
 
     def close(self) -> None:
         """Free memory and files; statements that are running are interrupted."""

@@ -147,7 +147,7 @@ class TextSearch:
         started, failures = time.monotonic(), run.run.failures
         first, *stamp = _newest(run.run, above, since, self._rows)
         run.run.refresh(frozenset({"steps", "messages"}))
-        is_reading = "steps" in run.run.pending_tables  # asked before the search: it may miss what is added meanwhile
+        is_reading = "steps" in run.run.pending_tables  # before the search, too: it may miss what is added meanwhile
         since = first if stamp[0] == self._rows else since
         matches = select_matches(self._text, responses_in_messages(run), _between("rollout", above, since))
         try:
@@ -156,6 +156,7 @@ class TextSearch:
         except QueryTimeoutError:
             self._rows, self._timeout, self._seconds_per_row = max(1, self._rows // 10), 2 * self._timeout, math.inf
             return self._extend(run)
+        is_reading |= "steps" in run.run.pending_tables
         is_whole = run.run.failures == failures and not is_reading
         self._pieces.insert(place, _Piece(above, since, stamp, tuple(hit for (hit,) in hits), is_whole))
         seconds = time.monotonic() - started
@@ -168,7 +169,7 @@ class TextSearch:
 
     def _forget_changed(self, run: OpenRun) -> None:
         """Remove pieces whose rollouts have changed, or could not all be read."""
-        state = run.state, run.run.version
+        state = run.content
         if state == self._state:
             return
         [(self._total,)] = run.run.sql("select count(*) from rollouts").fetchall()
