@@ -41,7 +41,7 @@ _WAIT_SECONDS = 0.2
 """How often to look for parts that another process makes."""
 
 OnCoverage = Callable[[float], None]
-"""It is called with the part of a run, from 0 to 1, that was read by now."""
+"""It is called with the part of a run, from 0 to 1, that was read by now: 0 before its rollouts are read."""
 
 
 class RunTables:
@@ -313,7 +313,7 @@ class RunTables:
             self._add([Part(part.path.rename(self.private_path(part.info.kind)), part.info) for part in parts])
             for error in errors:
                 self._reader.errors.report(error)
-            self._on_progress(self.coverage)
+            self._on_progress(self.coverage if ROLLOUTS in self.parts else 0.0)
         cursor = self._cursor(kinds, limits)
         lines = cursor.read()
         is_full = True
@@ -368,7 +368,7 @@ class RunTables:
         if all(reached[0].get(file, 0) >= end for file, end in before.items()):
             for kind, own in parts.items():
                 self._start(kind, own)
-        self._on_progress(self.coverage)
+        self._on_progress(self.coverage if ROLLOUTS in self.parts else 0.0)
 
     def _add(self, parts: list[Part]) -> None:
         """Use new parts."""
