@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -107,16 +108,21 @@ def test_other_questions_are_about_what_was_found(asked: Asked, tmp_path: Path) 
     again.close()
 
 
+def hold_back_texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Make the tables of a run's rollouts; of their texts, only one batch is read before the event."""
+    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
+    with rolltrace.open_run(path) as run:
+        run.sql("select count(*) from rollouts").fetchall()
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    return hold_back(monkeypatch, "texts")
+
+
 def test_texts_that_are_read_later_are_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hits in texts that processes were still reading when a piece was searched are found in the end."""
     path = tmp_path / "run"
     for session in range(3):
         record(path, range(20 * session, 20 * session + 20), join=session > 0)
-    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
-    with rolltrace.open_run(path) as run:
-        run.sql("select count(*) from rollouts").fetchall()  # now a part has the rollouts, and none has their texts
-    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
-    may_go_on = hold_back(monkeypatch, "texts")
+    may_go_on = hold_back_texts(path, monkeypatch)
     library = OpenRuns(tmp_path, partial=True)
     search = TextSearch("green")
     with library.open("run") as opened:
@@ -132,11 +138,7 @@ def test_texts_read_during_a_search_are_searched_again(tmp_path: Path, monkeypat
     path = tmp_path / "run"
     for session in range(3):
         record(path, range(20 * session, 20 * session + 20), join=session > 0)
-    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
-    with rolltrace.open_run(path) as run:
-        run.sql("select count(*) from rollouts").fetchall()
-    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
-    may_go_on = hold_back(monkeypatch, "texts")
+    may_go_on = hold_back_texts(path, monkeypatch)
     library = OpenRuns(tmp_path, partial=True)
     search = TextSearch("green")
     with library.open("run") as opened:
@@ -167,11 +169,7 @@ def test_what_was_concluded_from_some_texts_is_forgotten(tmp_path: Path, monkeyp
             rollout.step("What is it?", "It is green.", 1.0)
             if session < 2:  # the next prompt leaves out the response
                 rollout.step([{"role": "user", "content": "Try again."}], "It is red.", 1.0)
-    monkeypatch.setattr(run_tables, "MIN_CACHED_ROWS", 1)
-    with rolltrace.open_run(path) as run:
-        run.sql("select count(*) from rollouts").fetchall()
-    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
-    may_go_on = hold_back(monkeypatch, "texts")
+    may_go_on = hold_back_texts(path, monkeypatch)
     library = OpenRuns(tmp_path, partial=True)
     search = TextSearch("green")
     with library.open("run") as opened:
