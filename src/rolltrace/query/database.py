@@ -284,7 +284,7 @@ class Database:
                 with deadline.limit(self.connection.interrupt):
                     yield
             except Exception as error:
-                if self.is_closed:  # by this thread, or because it did not stop soon
+                if self.is_closed:  # by this thread itself, or by one that stopped waiting for it
                     raise closed_error() from error
                 raise
             finally:

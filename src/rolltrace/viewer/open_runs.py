@@ -50,7 +50,7 @@ _MEMORY = "640MB"
 _ADD_SECONDS = 0.5
 """How often what processes have read is added to the tables of a run that was just opened."""
 _MAX_WAITS = 10
-"""How often that waits for requests about the run to be answered."""
+"""How many times in a row adding is put off because requests about the run are being answered."""
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -293,8 +293,8 @@ class OpenRun:
 
     def revision_at(self, stamp: RunStamp) -> str:
         """The revision in another state of the files. Pages that have answers about a part must see it change."""
-        is_partial = self.run.version or self.run.coverage < 1
-        return f"{stamp.revision}~{self.run.version}" if is_partial else stamp.revision
+        was_partial = self.run.version or self.run.coverage < 1
+        return f"{stamp.revision}~{self.run.version}" if was_partial else stamp.revision
 
     def close(self) -> None:
         """Free memory and files; statements that are running are interrupted."""
@@ -403,7 +403,7 @@ class OpenRuns:
         failures, waited = run.run.failures, 0
         try:
             while self._is_unfinished(run) and not self._closing.wait(_ADD_SECONDS):
-                # What is added while a request runs, its next statement has to take into account.
+                # What is added while a request runs makes its next statement create its views again.
                 waited = waited + 1 if run.users > 1 and waited < _MAX_WAITS else 0
                 if not waited:
                     run.run.continue_reading()
